@@ -13,9 +13,9 @@
 #include "client/memory.h"
 #include "client/monitor.h"
 #include "client/op.h"
+#include "client/put_session.h"
 #include "client/refresh.h"
 #include "client/retire.h"
-#include "client/session.h"
 #include "client/setting.h"
 #include "metadata/records.h"
 #include "transport/faulty.h"
@@ -167,7 +167,7 @@ void tarn_close(struct tarn_client *c)
     if (!c || (c->alive && atomic_load(c->alive) == 0))
         return;
     tarn_ops_stop(c);
-    tarn_sessions_close(c);
+    tarn_put_sessions_close(c);
     tarn_leases_stop(c);
     tarn_monitor_stop(c);
     tarn_ops_free(c);

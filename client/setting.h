@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings from the environment. libtarn reads variables only here. */
+/* Settings that the environment gives when the caller does not. */
 #ifndef TARN_CLIENT_SETTING_H
 #define TARN_CLIENT_SETTING_H
 

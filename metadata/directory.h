@@ -163,7 +163,7 @@ struct tarn_publish {
     /* out */
     int status;  /* 0; EXISTS: `found` has the record there (zeros: none, or a damaged one); AGAIN: until_ms
                     has passed, or too many displaced copies; DIRECTORY */
-    bool stored; /* published although the status is not 0; set by the publisher */
+    bool stored; /* published although the status is not 0; set by the node's directory thread */
     struct tarn_record found;
     /* The record names the first `nnamed`, of any node, as displaced. The others were locations of the same
      * node and have left the directory. */

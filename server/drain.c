@@ -41,7 +41,7 @@ static void leave_when_settled(struct tarn_node *n)
         return;
     n->leaving = true;
     n->leave = (struct tarn_request){.kind = TARN_REQUEST_LEAVE, .done = left, .record = &n->record};
-    tarn_publisher_submit(n->publisher, &n->leave);
+    tarn_directory_thread_submit(n->directory_thread, &n->leave);
 }
 
 /* Without its record the node's copies count as gone, withdrawn or not: so nobody may read them. */
@@ -74,7 +74,7 @@ static void next_page(struct page *page)
     }
     page->request.n = found;
     if (found) {
-        tarn_publisher_submit(n->publisher, &page->request);
+        tarn_directory_thread_submit(n->directory_thread, &page->request);
         return;
     }
     free(page);

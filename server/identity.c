@@ -7,12 +7,12 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/resp/resp.h"
 #include "base/text.h"
@@ -125,7 +125,7 @@ int tarn_identity_share(const struct tarn_node *n, const struct tarn_addr *unix_
 
 static int choose_path(struct tarn_node *n, char *path, size_t bytes)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *runtime = tarn_env("XDG_RUNTIME_DIR");
     int used;
     if (n->config->unix_path)
         used =
@@ -171,9 +171,9 @@ static void record_pool(struct tarn_node *n, uint32_t i, const struct tarn_pool_
     r->slots = pool->nslots;
     for (uint32_t t = 0; t < n->ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
         const struct tarn_node_half_ops *ops = n->transports[t].ops;
-        if (!ops->serves(n->transports[t].server, i))
+        if (!ops->serves(n->transports[t].half, i))
             continue;
-        ops->describe(n->transports[t].server, i, r->fields[nfields++], TARN_FIELD_MAX);
+        ops->describe(n->transports[t].half, i, r->fields[nfields++], TARN_FIELD_MAX);
         used += (size_t)snprintf(r->transports + used, sizeof(r->transports) - used, "%s%s", used ? "," : "",
                                  ops->name);
     }
@@ -269,13 +269,14 @@ static bool answers(const struct tarn_node_record *r)
     struct tarn_resp *resp;
     redisReply *reply;
     char session[20], epoch[20];
-    const char *hello[] = {"HELLO", "1", session, r->secret};
+    const char *secret = r->secret[0] ? r->secret : NULL;
     uint64_t deadline = tarn_deadline(ANSWER_MS);
     snprintf(session, sizeof(session), "%016" PRIx64, tarn_random64());
     snprintf(epoch, sizeof(epoch), "%016" PRIx64, r->epoch);
     if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, NULL, &resp))
         return false;
-    int rc = tarn_resp_call(resp, deadline, r->secret[0] ? 4 : 3, hello, NULL, &reply);
+    const struct tarn_command *hello = tarn_resp_command(resp, "HELLO", "1", session, secret, NULL);
+    int rc = tarn_resp_call(resp, deadline, hello, &reply);
     tarn_resp_free(resp);
     if (rc)
         return false;

@@ -37,7 +37,7 @@ static void object_gone(void *arg, const struct tarn_key *key, const struct tarn
                                          [TARN_LEFT_REMOVED] = "removed",
                                          [TARN_LEFT_RELEASED] = NULL};
     struct tarn_node *n = arg;
-    tarn_publisher_withdraw(n->publisher, key, l, bytes, events[why]);
+    tarn_directory_thread_withdraw(n->directory_thread, key, l, bytes, events[why]);
 }
 
 static int start_store(struct tarn_node *n)
@@ -80,8 +80,8 @@ static int start_transports(struct tarn_node *n, const char *host)
     if (found < 0)
         return found;
     for (int i = 0; i < found; i++) {
-        struct tarn_node_half *server;
-        int rc = ops[i]->serve(&serve, &server);
+        struct tarn_node_half *half;
+        int rc = ops[i]->serve(&serve, &half);
         if (rc && !n->config->transports) { /* nobody has asked for just this one */
             tarn_log(&n->log, TARN_LOG_WARN, AT,
                      "msg=\"a transport is not offered\" transport=%s cause=\"%s\"", ops[i]->name,
@@ -90,7 +90,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         }
         if (rc)
             return rc;
-        n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], server};
+        n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], half};
     }
     return 0;
 }
@@ -125,7 +125,7 @@ static void beat(struct tarn_node *n)
     n->beating = true;
     n->beat_at_ns = 0;
     n->beat_sent_ns = tarn_now_ns();
-    tarn_publisher_submit(n->publisher, &n->beat);
+    tarn_directory_thread_submit(n->directory_thread, &n->beat);
 }
 
 /* Writes the record at once: its state has changed. */
@@ -164,7 +164,7 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
         tarn_scrub_sweep_all(n->scrub);
     if (!tarn_presence_scrubs(n))
         return;
-    if (tarn_publisher_doubts(n->publisher)) {
+    if (tarn_directory_thread_doubts(n->directory_thread)) {
         tarn_scrub_sweep_all(n->scrub);
         tarn_scrub_check_all(n->scrub);
     }
@@ -227,7 +227,7 @@ static void tick(void *arg)
         return;
     }
     tarn_store_tick(n->store);
-    tarn_publisher_tick(n->publisher);
+    tarn_directory_thread_tick(n->directory_thread);
     if (n->beat_at_ns && tarn_now_ns() >= n->beat_at_ns)
         beat(n);
     if (n->state != TARN_NODE_READY)
@@ -261,9 +261,9 @@ static int start_directory(struct tarn_node *n)
     return rc ? rc : tarn_directory_check_redis(n->directory, tarn_deadline((uint32_t)c->redis_timeout_ms));
 }
 
-static int start_publisher(struct tarn_node *n)
+static int start_directory_thread(struct tarn_node *n)
 {
-    struct tarn_publisher_options o = {
+    struct tarn_directory_thread_options o = {
         .loop = n->loop,
         .directory = n->directory,
         .log = &n->log,
@@ -275,14 +275,14 @@ static int start_publisher(struct tarn_node *n)
     };
     o.pools = tarn_store_pools(n->store, &o.npools);
     n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done};
-    return tarn_publisher_start(&o, &n->publisher);
+    return tarn_directory_thread_start(&o, &n->directory_thread);
 }
 
 static int start_scrub(struct tarn_node *n)
 {
     const struct tarn_scrub_options o = {
         .store = n->store,
-        .publisher = n->publisher,
+        .directory_thread = n->directory_thread,
         .log = &n->log,
         .directory = n->presence.known,
         .heartbeat_ms = (uint32_t)n->config->heartbeat_ms,
@@ -332,11 +332,11 @@ static int start_all(struct tarn_node *n)
     if (!rc)
         rc = tarn_identity_claim(n);
     if (!rc)
-        rc = start_publisher(n);
+        rc = start_directory_thread(n);
     if (!rc)
         rc = start_scrub(n);
     if (!rc)
-        rc = tarn_recheck_new(n->store, n->publisher, rechecked, n, &n->recheck);
+        rc = tarn_recheck_new(n->store, n->directory_thread, rechecked, n, &n->recheck);
     if (!rc && n->config->http)
         rc = tarn_admin_start(n, n->config->http, &n->admin);
     if (!rc)
@@ -392,10 +392,10 @@ void tarn_node_free(struct tarn_node *n)
     tarn_control_stop(n->control);
     tarn_sessions_free(n->sessions);
     for (uint32_t i = 0; i < n->ntransports; i++)
-        n->transports[i].ops->stop(n->transports[i].server);
+        n->transports[i].ops->stop(n->transports[i].half);
     tarn_attaching_free(n);
-    tarn_publisher_stop(n->publisher);
-    n->publisher = NULL;
+    tarn_directory_thread_stop(n->directory_thread);
+    n->directory_thread = NULL;
     tarn_scrub_free(n->scrub);
     tarn_recheck_free(n->recheck);
     tarn_directory_close(n->directory);

@@ -2,16 +2,16 @@
 /*
  * What the parts of a node share. node.c puts it together. Threads and what each runs:
  *   control thread           node->loop: store, sessions, control connections, scrub, admin, this struct
- *   directory thread         publisher.c: takes requests and posts results back
+ *   directory thread         directory_thread.c: takes requests and posts results back
  *   transports' I/O threads  reach the store through its guard only
  *   populate thread          touches the pools' memory once and ends
- * The publisher, the directory and the transports have locks: docs/architecture.md.
+ * The directory thread, the directory and the transports have locks: docs/architecture.md.
  */
 #ifndef TARN_SERVER_PARTS_H
 #define TARN_SERVER_PARTS_H
 
+#include "server/directory/directory_thread.h"
 #include "server/directory/presence_state.h"
-#include "server/directory/publisher.h"
 #include "server/loop.h"
 #include "server/options.h"
 #include "server/store/store.h"
@@ -36,7 +36,7 @@ enum tarn_node_state {
 
 struct tarn_node_transport {
     const struct tarn_node_half_ops *ops;
-    struct tarn_node_half *server;
+    struct tarn_node_half *half;
 };
 
 struct tarn_node_stats {
@@ -63,7 +63,7 @@ struct tarn_node {
     uint32_t ntransports;
     struct tarn_sessions *sessions;
     struct tarn_control *control;
-    struct tarn_publisher *publisher;
+    struct tarn_directory_thread *directory_thread;
     struct tarn_scrub *scrub;
     struct tarn_recheck *recheck;
     struct tarn_admin *admin;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks the code's style: lengths, layers, banned functions, headers that compile alone, generated pages
-# that are up to date, man pages and scripts that parse. Prints every finding.
+# Checks the code's style: lengths, layers, banned functions, headers that compile alone, files that are named and
+# exist, generated pages that are up to date, man pages and scripts that parse. Prints every finding.
 set -u
 cd "$(dirname "$0")/.."
 build=${TARN_BUILD:-build}
@@ -19,6 +19,8 @@ if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     # shellcheck disable=SC2086
     clang-format --dry-run $code 2>&1 | sed -n 's/^\([^ :]*\):\([0-9]*\):.*/\1/p' | uniq >"$build/style.txt"
     while read -r f; do say "$f is not formatted: clang-format -i $f"; done <"$build/style.txt"
+else
+    echo "style: the format is not checked, because clang-format is not version 14: pip install clang-format==14.0.6"
 fi
 
 # Lengths: at most 700 lines in a file, 850 in a file of tests, 60 in a function.
@@ -54,6 +56,9 @@ only 'curses' '^client/cli/'
 # Banned: functions with a safer alternative.
 hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(")
 [ -z "$hits" ] || say "banned function: $hits"
+# Variables of the environment are read in one place.
+hits=$(printf "%s\n" $code | grep -vE "^(tests/|base/env\.c)" | xargs grep -nE "\b(secure_)?getenv\([^)]")
+[ -z "$hits" ] || say "the environment is read outside base/env.c: $hits"
 # libtarn has no functions that only nodes and programs need.
 hits=$(nm "$build/libtarn.a" 2>/dev/null | grep -oE ' [TDR] tarn_([a-z_]+_node_ops|node_half_[a-z_]+|faulty_new|options_parse|option_[a-z_]+)$' | tr -d '\n')
 [ -z "$hits" ] || say "libtarn.a has what only nodes and programs need:$hits"
@@ -102,6 +107,12 @@ done
 for f in $code transport/cuda/*.cu client/bench/bare/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done
+
+# Files that comments name exist: tests/check_comments.py.
+"${PYTHON:-python3}" tests/check_comments.py >"$build/style.txt" || {
+    [ -s "$build/style.txt" ] || say "tests/check_comments.py cannot be run"
+    while read -r line; do say "$line"; done <"$build/style.txt"
+}
 
 # Files that pages name exist. Pages of results and generated pages may name missing files.
 for f in README.md docs/*.md tests/*/README.md metadata/KEYS.md; do

@@ -145,7 +145,10 @@ enum { BATCH = 256 };
 static redisReply *call(struct node_client *c, const char **argv, int argc)
 {
     redisReply *reply = NULL;
-    if (tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), argc, argv, NULL, &reply))
+    struct tarn_command *command = tarn_resp_command(c->resp, NULL);
+    for (int i = 0; i < argc; i++)
+        tarn_command_str(command, argv[i]);
+    if (tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), command, &reply))
         fail_msg("%s: %s", argv[0], tarn_last_error());
     if (reply->type != REDIS_REPLY_ARRAY)
         fail_msg("%s: %s", argv[0], reply->str);

@@ -2,7 +2,7 @@
 /*
  * A relay between a node and Redis, on Unix sockets, that can deliver late. When armed, it waits for the
  * word. It then holds back everything that the node sends on that connection, from the chunk with the word
- * on, until it is told to deliver, whether or not the node still waits. It forwards everything else at once.
+ * on, until `deliver` is set, whether or not the node still waits. It forwards everything else at once.
  *
  *   struct redis_relay *r = redis_relay_start(h, redis->unix_path, "o:key");
  *   ... start a node with --redis unix://<r->path> ...

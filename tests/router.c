@@ -319,7 +319,7 @@ static void relay_accept(struct relay *x)
     }
 }
 
-/* Fills the listener's queue with one connection that nobody accepts. The kernel drops further
+/* Fills the listener's queue with one connection that no process accepts. The kernel drops further
  * connections, and their senders try again. */
 static void plug(struct relay *x)
 {

@@ -140,6 +140,11 @@ unsigned client_gets_for(struct tarn_client *c, const char *key, char byte, size
     return slow;
 }
 
+void client_gets_quickly_for(struct tarn_client *c, const char *key, char byte, size_t bytes, uint64_t ms)
+{
+    assert_true(client_gets_for(c, key, byte, bytes, ms) <= 2);
+}
+
 void client_put_each(struct tarn_client *c, const char *prefix, int n, char byte, size_t bytes,
                      const struct tarn_put_options *o)
 {

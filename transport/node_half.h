@@ -13,7 +13,7 @@
 
 #include "transport/transport.h"
 
-/* A pool as transports see it. The server owns all of its memory, and keeps it until after stop(). */
+/* A pool as transports see it. The node owns all of its memory, and keeps it until after stop(). */
 struct tarn_pool_memory {
     const char *name;
     enum tarn_pool_kind kind;
@@ -31,7 +31,7 @@ struct tarn_pool_memory {
 };
 
 /*
- * What a node half asks of the server, from any thread. A pin keeps the extent from being reused, but not the
+ * What a node half asks of the node, from any thread. A pin keeps the extent from being reused, but not the
  * object from being removed. A write pin also keeps the reservation from being committed.
  *
  * pin_read   STALE unless gen[slot] == gen, gen is even, and [offset, offset + bytes) lies in the extent
@@ -79,7 +79,7 @@ struct tarn_attach {
     struct tarn_reason result;   /* in done: code 0, or the failure */
     uint64_t link;               /* what detach_link() takes; 0: nothing does */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
-    int fds[56];                 /* for SCM_RIGHTS; the server closes fds[i] after sending if close_fds[i] */
+    int fds[56];                 /* for SCM_RIGHTS; the node closes fds[i] after sending if close_fds[i] */
     bool close_fds[56];
     uint32_t nfds;
 };
@@ -106,7 +106,7 @@ struct tarn_node_half_ops {
     void (*detach_link)(struct tarn_node_half *h, uint64_t session, uint64_t link);
     /* The session is gone. A two-sided transport receives under a write pin, which is refused once the store
      * has taken the reservations back, so no extent is reused under a write. A one-sided transport on the
-     * same host cannot stop a living writer: the server waits until the process is gone. A one-sided
+     * same host cannot stop a living writer: the node waits until the process is gone. A one-sided
      * transport to other hosts cuts the writer off before this returns. */
     void (*detach)(struct tarn_node_half *h, uint64_t session);
     void (*stop)(struct tarn_node_half *h);

@@ -2,7 +2,7 @@
 /*
  * The node's side of share.h: node halves that hand out descriptors of the pools' files, which clients map.
  * They have no thread and touch no data. There is nothing to revoke at the end of a session: mappings last as
- * long as their process, whose end the server awaits.
+ * long as their process, whose end the node awaits.
  */
 #ifndef TARN_TRANSPORT_NODE_SHARE_H
 #define TARN_TRANSPORT_NODE_SHARE_H
@@ -13,7 +13,7 @@
 
 #define TARN_SHARE_MORE 224 /* bytes of text */
 
-/* Read-only descriptors of a pool's files, for clients. The server keeps the writable ones. */
+/* Read-only descriptors of a pool's files, for clients. The node keeps the writable ones. */
 struct tarn_share_files {
     int arena, gen; /* -1: none */
 };

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/option/option_file.h"
 #include "base/option/option_value.h"
@@ -322,7 +323,7 @@ static int on_line(void *arg, const char *where, const char *name, const char *v
 static int read_config_file(struct parse *s)
 {
     const struct tarn_option *o = find_name(s->p, "config", strlen("config"));
-    const char *path = NULL, *from_env;
+    const char *path = NULL;
     char env[TARN_OPTION_NAME_MAX];
     bool required = true;
 
@@ -333,8 +334,7 @@ static int read_config_file(struct parse *s)
             path = s->given[i].value;
     if (!path && tarn_option_settable(o)) {
         tarn_option_env_name(o, env);
-        from_env = getenv(env);
-        path = from_env && *from_env ? from_env : NULL;
+        path = tarn_env(env);
     }
     if (!path) {
         path = o->initial;

@@ -129,11 +129,14 @@ void tarn_resp_push(struct tarn_resp *r)
     r->out.bytes = r->sent = 0;
 }
 
-/* The command from out.data[before] on is complete. The peer begins while a long pipeline is still written.
- */
-static int appended(struct tarn_resp *r, size_t before)
+/* The peer begins while a long pipeline is still written. */
+int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c)
 {
-    if (r->out.failed) {
+    size_t before = r->out.bytes;
+
+    tarn_resp_add_array(&r->out, c->n);
+    tarn_buf_add(&r->out, c->strings.data, c->strings.bytes);
+    if (r->out.failed || c->strings.failed) {
         r->out.failed = false;
         r->out.bytes = before;
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for a command", r->peer);
@@ -142,26 +145,6 @@ static int appended(struct tarn_resp *r, size_t before)
     if (r->out.bytes - r->sent >= SLICE)
         tarn_resp_push(r);
     return 0;
-}
-
-int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens)
-{
-    size_t before = r->out.bytes;
-
-    tarn_resp_add_array(&r->out, (size_t)argc);
-    for (int i = 0; i < argc; i++)
-        tarn_resp_add_string(&r->out, argv[i], lens ? lens[i] : strlen(argv[i]));
-    return appended(r, before);
-}
-
-int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c)
-{
-    size_t before = r->out.bytes;
-
-    tarn_resp_add_array(&r->out, c->n);
-    tarn_buf_add(&r->out, c->strings.data, c->strings.bytes);
-    r->out.failed |= c->strings.failed;
-    return appended(r, before);
 }
 
 struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...)
@@ -429,10 +412,10 @@ int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p)
     return rc;
 }
 
-int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
-                   const size_t *lens, redisReply **reply_p)
+int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, const struct tarn_command *c,
+                   redisReply **reply_p)
 {
-    int rc = tarn_resp_append(r, argc, argv, lens);
+    int rc = tarn_resp_append_command(r, c);
     return rc ? rc : tarn_resp_read(r, deadline_ns, NULL, reply_p);
 }
 

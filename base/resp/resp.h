@@ -48,13 +48,12 @@ redisReader *tarn_resp_reader(struct tarn_resp *r);
 /* True when the peer has closed or sent something unasked; for pooled connections. */
 bool tarn_resp_dead(const struct tarn_resp *r);
 
-/* Queues a command. lens may be NULL for C strings. NO_MEMORY only, as the next two. */
-int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens);
+/* Queues a command. NO_MEMORY only, as the next one. */
 int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c);
 /* Queues a command of strings; the last argument is NULL. */
 int tarn_resp_append_strs(struct tarn_resp *r, ...) __attribute__((sentinel));
 /* The connection's own command, emptied and begun with these strings, for the next
- * tarn_resp_append_command(). The last argument is NULL. */
+ * tarn_resp_append_command() or tarn_resp_call(). The last argument is NULL. */
 struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...) __attribute__((sentinel));
 /* Sends what is queued. Reads replies meanwhile, so that long pipelines cannot dead-lock. */
 int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
@@ -72,9 +71,9 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel
 int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p);
 void tarn_resp_push(struct tarn_resp *r);
 bool tarn_resp_unsent(const struct tarn_resp *r);
-/* append + read of one command. Nothing cancels it. */
-int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
-                   const size_t *lens, redisReply **reply_p);
+/* Queues a command and reads its reply. Nothing cancels it. */
+int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, const struct tarn_command *c,
+                   redisReply **reply_p);
 
 /* Takes up to max descriptors that came with replies so far; the caller owns them. Returns how many. */
 int tarn_resp_take_fds(struct tarn_resp *r, int *fds, int max);

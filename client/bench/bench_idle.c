@@ -101,9 +101,9 @@ static int idle_row(struct bench_env *e, struct bench_report *rep)
 /* The number after `field` in the text of INFO memory. */
 static int used_memory(struct tarn_resp *redis, double *bytes)
 {
-    const char *argv[] = {"INFO", "memory"};
+    const struct tarn_command *info = tarn_resp_command(redis, "INFO", "memory", NULL);
     redisReply *reply;
-    int rc = tarn_resp_call(redis, tarn_deadline(CALL_MS), 2, argv, NULL, &reply);
+    int rc = tarn_resp_call(redis, tarn_deadline(CALL_MS), info, &reply);
 
     if (rc != 0)
         return rc;
@@ -116,11 +116,11 @@ static int used_memory(struct tarn_resp *redis, double *bytes)
 static int memory_usage(struct tarn_resp *redis, const char *key, double *bytes)
 {
     char name[64];
-    const char *argv[] = {"MEMORY", "USAGE", name};
     redisReply *reply;
 
     snprintf(name, sizeof name, "tarn:default:o:%s", key);
-    int rc = tarn_resp_call(redis, tarn_deadline(CALL_MS), 3, argv, NULL, &reply);
+    const struct tarn_command *usage = tarn_resp_command(redis, "MEMORY", "USAGE", name, NULL);
+    int rc = tarn_resp_call(redis, tarn_deadline(CALL_MS), usage, &reply);
     if (rc != 0)
         return rc;
     *bytes = reply->type == REDIS_REPLY_INTEGER ? (double)reply->integer : 0;

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/resp/resp.h"
 
@@ -56,7 +57,7 @@ void bench_catch_signals(void)
 
 int bench_program(const char *name, char *path, size_t path_bytes)
 {
-    const char *build = getenv("TARN_BUILD");
+    const char *build = tarn_env_raw("TARN_BUILD");
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
@@ -269,10 +270,9 @@ static int start_directory(struct bench_env *e)
 /* Asks INFO pools whether the memory of all pools is populated. */
 static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
 {
-    const char *argv[] = {"INFO", "pools"};
     unsigned long long bytes = 0, populated = 0;
     redisReply *reply;
-    int rc = tarn_resp_call(node, deadline, 2, argv, NULL, &reply);
+    int rc = tarn_resp_call(node, deadline, tarn_resp_command(node, "INFO", "pools", NULL), &reply);
 
     if (rc != 0)
         return rc;
@@ -394,7 +394,7 @@ int bench_start_peers(struct bench_env *e)
 
 int bench_env_open(struct bench_env *e)
 {
-    const char *tmp = getenv("TMPDIR");
+    const char *tmp = tarn_env_raw("TMPDIR");
 
     snprintf(e->dir, sizeof e->dir, "%.80s/tarn-bench-XXXXXX", tmp ? tmp : "/tmp");
     if (mkdtemp(e->dir))

@@ -79,11 +79,11 @@ static int redis_call(struct redis_peer *p, uint32_t thread, size_t i, bool set)
 
     for (size_t k = first; rc == 0 && k < first + p->load->depth; k++) {
         char key[32];
-        size_t key_bytes = (size_t)key_of(k, key);
-        const struct tarn_piece *piece = bench_load_pieces(p->load, k);
-        const char *argv[] = {set ? "SET" : "GET", key, piece->addr};
-        const size_t lens[] = {3, key_bytes, p->load->bytes};
-        rc = tarn_resp_append(r, set ? 3 : 2, argv, lens);
+        key_of(k, key);
+        struct tarn_command *c = tarn_resp_command(r, set ? "SET" : "GET", key, NULL);
+        if (set)
+            tarn_command_add(c, bench_load_pieces(p->load, k)->addr, p->load->bytes);
+        rc = tarn_resp_append_command(r, c);
     }
     for (size_t k = first; rc == 0 && k < first + p->load->depth; k++)
         rc = tarn_resp_read(r, deadline, NULL, &p->replies[k]);
@@ -141,9 +141,10 @@ static int redis_begin_set(void *arg, uint64_t round)
 
 static int redis_empty(struct redis_peer *p)
 {
-    const char *argv[] = {"FLUSHALL", "SYNC"};
+    struct tarn_resp *r = p->connections[0];
+    const struct tarn_command *flush = tarn_resp_command(r, "FLUSHALL", "SYNC", NULL);
     redisReply *reply = NULL;
-    int rc = tarn_resp_call(p->connections[0], tarn_deadline(CALL_MS), 2, argv, NULL, &reply);
+    int rc = tarn_resp_call(r, tarn_deadline(CALL_MS), flush, &reply);
 
     freeReplyObject(reply);
     return rc;

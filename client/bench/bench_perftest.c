@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 
 #define SLICE_S 0.3
@@ -191,7 +192,7 @@ static const struct bench_ops perftest_ops = {.slice = slice, .close = close_too
 
 static bool on_path(const char *program)
 {
-    const char *at = getenv("PATH");
+    const char *at = tarn_env("PATH");
     char path[512];
 
     while (at && *at) {

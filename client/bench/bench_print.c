@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -236,7 +237,7 @@ int bench_report_new(const struct bench_env *e, const char *group, struct bench_
     }
     snprintf(rep->group, sizeof rep->group, "%s", group);
     snprintf(rep->path, sizeof rep->path, "%s/%s.json", e->json_dir, group);
-    rep->color = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    rep->color = isatty(STDOUT_FILENO) && !tarn_env_raw("NO_COLOR");
     printf("\n%s%-38s %13s %10s %13s  medians of the rounds' ratios\n", group, "", "ours", "p50", "p99");
     *rep_p = rep;
     return 0;

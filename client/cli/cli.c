@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/option/option_value.h"
 
@@ -70,7 +71,7 @@ static void environment(const struct cli *c, int code, char out[192])
             source_of(c, causes[i].option) != TARN_FROM_ENV)
             continue;
         tarn_option_env_name(&(struct tarn_option){.name = causes[i].option}, name);
-        snprintf(out, 192, "; %s=%.90s is set in the environment", name, getenv(name));
+        snprintf(out, 192, "; %s=%.90s is set in the environment", name, tarn_env(name));
     }
 }
 

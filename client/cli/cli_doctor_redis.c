@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "client/setting.h"
 #include "metadata/redis.h" /* commands about the server itself */
@@ -17,7 +18,7 @@
 
 static bool find_program(const char *name, char out[300])
 {
-    const char *path = getenv("PATH");
+    const char *path = tarn_env_raw("PATH");
     char *copy = strdup(path ? path : "/usr/bin:/bin"), *rest = copy;
     bool found = false;
 

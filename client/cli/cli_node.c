@@ -77,20 +77,16 @@ static const struct node *find_node(const struct nodes *nodes, const char *id)
 /* --- talking to one ----------------------------------------------------------------------------- */
 
 /* Sends the command after HELLO, as every client does. The caller frees the reply. */
-static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+static int ask_node(const struct cli *c, const struct node *n, const struct tarn_command *command,
                     redisReply **reply_p)
 {
     struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
-    struct tarn_command command = {.n = 0};
     redisReply *reply;
     char who[TARN_NODE_TEXT];
 
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
-    for (int i = 0; i < argc; i++)
-        tarn_command_str(&command, argv[i]);
-    int rc = tarn_control_conn_call(r, &command, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
-    tarn_command_free(&command);
+    int rc = tarn_control_conn_call(r, command, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
     if (rc == 0 && (rc = tarn_resp_error(reply, tarn_peer_node_text(r, who), TARN_E_PROTOCOL)) != 0)
         freeReplyObject(reply);
     else if (rc == 0)
@@ -102,12 +98,14 @@ static int ask_node(const struct cli *c, const struct node *n, int argc, const c
 
 static void ping_node(struct cli *c, const struct node *n, struct cli_table *table, json_t *json)
 {
-    const char *ping[] = {"PING"};
-    uint64_t begun = tarn_now_ns();
+    struct tarn_command ping = {.n = 0};
     redisReply *reply;
-    int rc = ask_node(c, n, 1, ping, &reply);
-    double ms = (double)(tarn_now_ns() - begun) / 1e6;
 
+    tarn_command_str(&ping, "PING");
+    uint64_t begun = tarn_now_ns();
+    int rc = ask_node(c, n, &ping, &reply);
+    double ms = (double)(tarn_now_ns() - begun) / 1e6;
+    tarn_command_free(&ping);
     cli_row(table, n->id, n->address, NULL);
     json_t *o =
         json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
@@ -200,12 +198,11 @@ static int list_as_admin(struct cli *c, const struct admin_config *o, struct nod
 /* Another node of this host may have a socket with the same path. */
 static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
 {
-    const char *info[] = {"INFO", "node"};
     char told[32] = "", epoch[32];
     redisReply *reply;
 
     snprintf(epoch, sizeof epoch, "%016" PRIx64, n->epoch);
-    if (tarn_resp_call(r, deadline, 2, info, NULL, &reply) != 0)
+    if (tarn_resp_call(r, deadline, tarn_resp_command(r, "INFO", "node", NULL), &reply) != 0)
         return false;
     tarn_info_value(reply, "\nepoch:", told, sizeof told);
     freeReplyObject(reply);
@@ -216,7 +213,7 @@ static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
  * Over the Unix socket the node sees the caller's user; the node's own user and root need no secret.
  * False: the caller is neither, or the socket cannot be used.
  */
-static bool ask_by_right(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+static bool ask_by_right(const struct cli *c, const struct node *n, const struct tarn_command *command,
                          redisReply **reply_p)
 {
     uint64_t deadline = tarn_deadline(cli_timeout(c, 0));
@@ -226,7 +223,7 @@ static bool ask_by_right(const struct cli *c, const struct node *n, int argc, co
     if (!*n->local || tarn_addr_parse(n->local, "node", &address) != 0 ||
         tarn_resp_connect(&address, deadline, NULL, &r) != 0)
         return false;
-    bool answered = is_it(r, n, deadline) && tarn_resp_call(r, deadline, argc, argv, NULL, reply_p) == 0;
+    bool answered = is_it(r, n, deadline) && tarn_resp_call(r, deadline, command, reply_p) == 0;
     tarn_resp_free(r);
     if (answered && tarn_resp_error(*reply_p, n->id, TARN_E_PROTOCOL) == TARN_E_AUTH) {
         freeReplyObject(*reply_p);
@@ -235,11 +232,11 @@ static bool ask_by_right(const struct cli *c, const struct node *n, int argc, co
     return answered;
 }
 
-static int ask_as_admin(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+static int ask_as_admin(const struct cli *c, const struct node *n, const struct tarn_command *command,
                         redisReply **reply_p)
 {
-    if (!ask_by_right(c, n, argc, argv, reply_p))
-        return ask_node(c, n, argc, argv, reply_p);
+    if (!ask_by_right(c, n, command, reply_p))
+        return ask_node(c, n, command, reply_p);
     int rc = tarn_resp_error(*reply_p, n->id, TARN_E_PROTOCOL);
     if (rc != 0)
         freeReplyObject(*reply_p);
@@ -250,11 +247,13 @@ static int ask_as_admin(const struct cli *c, const struct node *n, int argc, con
 
 static int drain_node(struct cli *c, const struct nodes *nodes, const char *id)
 {
-    const char *drain[] = {"DRAIN"};
     const struct node *n = find_node(nodes, id);
+    struct tarn_command drain = {.n = 0};
     redisReply *reply;
-    int rc = n ? ask_as_admin(c, n, 1, drain, &reply) : TARN_E_NOT_FOUND;
 
+    tarn_command_str(&drain, "DRAIN");
+    int rc = n ? ask_as_admin(c, n, &drain, &reply) : TARN_E_NOT_FOUND;
+    tarn_command_free(&drain);
     if (rc != 0)
         return cli_error(c, rc, "%s", tarn_last_error());
     freeReplyObject(reply);
@@ -319,13 +318,17 @@ static int print_settings(const struct cli *c, const redisReply *reply, const ch
 static int config_node(struct cli *c, const struct node *n)
 {
     const char *glob = c->nargs > 1 ? c->args[1] : "*", *value = strchr(glob, '=');
-    const char *get[] = {"CONFIG", "GET", glob};
+    struct tarn_command command = {.n = 0};
     char name[64];
-    const char *set[] = {"CONFIG", "SET", name, value ? value + 1 : ""};
     redisReply *reply;
 
     snprintf(name, sizeof name, "%.*s", (int)(value ? value - glob : 0), glob);
-    int rc = ask_as_admin(c, n, value ? 4 : 3, value ? set : get, &reply);
+    if (value)
+        tarn_command_strs(&command, "CONFIG", "SET", name, value + 1, NULL);
+    else
+        tarn_command_strs(&command, "CONFIG", "GET", glob, NULL);
+    int rc = ask_as_admin(c, n, &command, &reply);
+    tarn_command_free(&command);
     if (rc != 0)
         return rc;
     if (!value)

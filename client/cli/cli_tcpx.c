@@ -16,6 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "client/cli/cli_tcpx_try.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
@@ -369,7 +370,7 @@ static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_sett
 {
     enum tarn_tcpx_way way;
 
-    if (rc != 0 && tarn_tcpx_way_parse(getenv(TARN_TCPX_UNPACK_VARIABLE), &way) == 0)
+    if (rc != 0 && tarn_tcpx_way_parse(tarn_env(TARN_TCPX_UNPACK_VARIABLE), &way) == 0)
         doctor_check(d, "$" TARN_TCPX_STALL_VARIABLE, MISSING, "when a connection is given up", "unset it",
                      "%s", tarn_last_error());
     else if (rc != 0)
@@ -445,7 +446,7 @@ static void check_rxdm(struct doctor *d, const struct cli_tcpx_try *t)
     static const char *const rows[][2] = {{"get_gpu_fd_", "bounce memory of each GPU"},
                                           {"get_gpu_metadata_", "its size"},
                                           {"rx_rule_manager", "flow steering"}};
-    const char *folder = getenv(TARN_TCPX_PREFIX_VARIABLE);
+    const char *folder = tarn_env_raw(TARN_TCPX_PREFIX_VARIABLE);
     enum doctor_state missing = t->step == CLI_TCPX_DONE ? OPTIONAL : MISSING;
 
     folder = folder ? folder : "/run/tcpx";

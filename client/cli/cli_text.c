@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
 
@@ -126,9 +127,9 @@ void cli_table_print(struct cli_table *t, bool coloured, struct tarn_buf *out)
 
 bool cli_coloured(void)
 {
-    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
+    const char *term = tarn_env_raw("TERM");
 
-    return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+    return isatty(STDOUT_FILENO) && !tarn_env("NO_COLOR") && term && strcmp(term, "dumb") != 0;
 }
 
 /* --- values ------------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
 #include "client/cli/cli_text.h"
@@ -239,7 +240,7 @@ static void draw(const struct tarn_buf *frame)
 /* ncurses itself restores the terminal on SIGINT and SIGTERM. */
 static int run_screen(struct top *t, int interval_ms)
 {
-    const char *term = getenv("TERM");
+    const char *term = tarn_env("TERM");
     SCREEN *screen = newterm(NULL, stdout, stdin); /* unlike initscr(), it does not exit on failure */
     int key = 0;
 

@@ -106,15 +106,15 @@ static void process_families(struct tarn_buf *out)
 
 static void directory_families(const struct tarn_node *n, struct tarn_buf *out)
 {
-    struct tarn_publisher_stats p;
-    tarn_publisher_stats(n->publisher, &p);
+    struct tarn_directory_thread_stats d;
+    tarn_directory_thread_stats(n->directory_thread, &d);
     struct tarn_scrub_stats scrub = tarn_scrub_stats(n->scrub);
-    single(out, "directory_up", "gauge", "1 when the last call to Redis succeeded.", !p.away);
-    single(out, "directory_calls_total", "counter", "Calls to Redis.", (double)p.calls);
+    single(out, "directory_up", "gauge", "1 when the last call to Redis succeeded.", !d.away);
+    single(out, "directory_calls_total", "counter", "Calls to Redis.", (double)d.calls);
     single(out, "directory_failed_calls_total", "counter", "Calls to Redis that failed.",
-           (double)p.failed_calls);
+           (double)d.failed_calls);
     single(out, "directory_waiting_withdrawals", "gauge", "Locations that still have to leave Redis.",
-           (double)p.waiting_withdrawals);
+           (double)d.waiting_withdrawals);
     single(out, "restored_total", "counter", "Objects published again.", (double)scrub.restored);
     single(out, "scrub_withdrawn_total", "counter", "Void locations withdrawn.", (double)scrub.withdrawn);
 }
@@ -172,12 +172,12 @@ static void metrics(struct evhttp_request *request, void *arg)
 static void health(struct evhttp_request *request, void *arg)
 {
     const struct tarn_admin *a = arg;
-    struct tarn_publisher_stats p;
+    struct tarn_directory_thread_stats d;
     struct tarn_buf text = {0};
-    tarn_publisher_stats(a->node->publisher, &p);
-    bool ok = !p.away && a->node->state == TARN_NODE_READY;
+    tarn_directory_thread_stats(a->node->directory_thread, &d);
+    bool ok = !d.away && a->node->state == TARN_NODE_READY;
     tarn_buf_printf(&text, "{\"node\":\"%s\",\"state\":\"%s\",\"redis\":\"%s\"}\n", a->node->id,
-                    tarn_node_state_name(a->node), p.away ? "away" : "ok");
+                    tarn_node_state_name(a->node), d.away ? "away" : "ok");
     reply(request, ok ? HTTP_OK : HTTP_SERVUNAVAIL, ok ? "OK" : "Service Unavailable", "application/json",
           &text);
     tarn_buf_free(&text);

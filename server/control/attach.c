@@ -49,7 +49,7 @@ static void answered(void *arg)
     } else if (c) {
         reply(c, &at->a);
     } else if (!at->a.result.code) {
-        at->transport->ops->detach_link(at->transport->server, at->a.session, at->a.link);
+        at->transport->ops->detach_link(at->transport->half, at->a.session, at->a.link);
     }
     attaching_free(at);
     if (c)

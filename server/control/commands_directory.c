@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMMIT. The control thread or the directory thread does its work with Redis: direct_publish.h, pending.h.
+/* COMMIT. The control thread or the directory thread does its work with Redis: direct_publish.c, pending.h.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +32,8 @@ struct commit {
 
 static void withdraw_later(struct tarn_node *n, const struct tarn_publish *p)
 {
-    tarn_publisher_withdraw(n->publisher, &p->key, &p->record.locations[0], p->record.tensor.bytes, NULL);
+    tarn_directory_thread_withdraw(n->directory_thread, &p->key, &p->record.locations[0],
+                                   p->record.tensor.bytes, NULL);
 }
 
 /* Copies of other versions: those here are freed, the others are the client's to release. */
@@ -77,7 +78,7 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
     struct tarn_committed c =
         tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, published ? p->record.born_ms : 0);
     if (c.replaced && (p->mode == TARN_PUBLISH_JOIN || strcmp(p->record.locations[0].pool, c.old.pool)))
-        tarn_publisher_withdraw(n->publisher, &p->key, &c.old, 0, NULL);
+        tarn_directory_thread_withdraw(n->directory_thread, &p->key, &c.old, 0, NULL);
     if (published && !c.live) /* released while it was published */
         withdraw_later(n, p);
 }
@@ -88,7 +89,7 @@ static void end_abandoned(struct tarn_node *n, const struct commit_item *item)
 {
     struct tarn_committed c = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, 0);
     if (c.replaced)
-        tarn_publisher_withdraw(n->publisher, &item->key, &c.old, 0, NULL);
+        tarn_directory_thread_withdraw(n->directory_thread, &item->key, &c.old, 0, NULL);
 }
 
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,

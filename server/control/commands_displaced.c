@@ -19,7 +19,7 @@ bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const 
     if (strcmp(l->node, n->id) || !tarn_recheck_free_copy(n->store, l))
         return false;
     if (named) /* it may have been freed, and withdrawn, before it was named */
-        tarn_publisher_withdraw(n->publisher, key, l, 0, NULL);
+        tarn_directory_thread_withdraw(n->directory_thread, key, l, 0, NULL);
     return true;
 }
 
@@ -98,7 +98,8 @@ static void withdraw_freed(struct tarn_node *n, const struct delete_item *item,
                            const struct tarn_removal *removal)
 {
     if (item->was_here)
-        tarn_publisher_withdraw(n->publisher, &removal->key, &removal->freed, item->bytes, "removed");
+        tarn_directory_thread_withdraw(n->directory_thread, &removal->key, &removal->freed, item->bytes,
+                                       "removed");
 }
 
 static void answer_removal(struct tarn_node *n, const struct delete_item *item,

@@ -149,7 +149,7 @@ static void transports_section(const struct tarn_node *n, struct tarn_buf *out)
     tarn_buf_printf(out, "# Transports\r\n");
     for (uint32_t t = 0; t < n->ntransports; t++) {
         char text[TARN_FIELD_MAX];
-        n->transports[t].ops->describe(n->transports[t].server, 0, text, sizeof(text));
+        n->transports[t].ops->describe(n->transports[t].half, 0, text, sizeof(text));
         tarn_buf_printf(out, "%s:%s\r\n", n->transports[t].ops->name, text);
     }
 }
@@ -171,28 +171,28 @@ static void stats_section(const struct tarn_node *n, struct tarn_buf *out)
 
 static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
 {
-    struct tarn_publisher_stats p;
-    tarn_publisher_stats(n->publisher, &p);
+    struct tarn_directory_thread_stats d;
+    tarn_directory_thread_stats(n->directory_thread, &d);
     struct tarn_scrub_stats scrub = tarn_scrub_stats(n->scrub);
     tarn_buf_printf(out, "# Directory\r\nredis:%s\r\nredis_state:%s\r\nround_trips:%" U "\r\n",
-                    tarn_directory_address(n->directory), p.away ? "away" : "ok",
+                    tarn_directory_address(n->directory), d.away ? "away" : "ok",
                     tarn_directory_round_trips(n->directory));
     tarn_buf_printf(out,
                     "calls:%" U "\r\nfailed_calls:%" U "\r\npublished:%" U "\r\npublished_direct:%" U
                     "\r\nwaiting_withdrawals:%" U "\r\n",
-                    p.calls, p.failed_calls, p.published, p.direct, p.waiting_withdrawals);
+                    d.calls, d.failed_calls, d.published, d.direct, d.waiting_withdrawals);
     tarn_buf_printf(out, "restored:%" U "\r\nscrub_freed:%" U "\r\nscrub_withdrawn:%" U "\r\n",
                     scrub.restored, scrub.freed, scrub.withdrawn);
     tarn_buf_printf(out, "nodes:%" U "\r\npresence:%s\r\ngiven_up:%" U "\r\nfreed_as_late:%" U "\r\n",
                     n->presence.nodes, tarn_presence_name(n), n->presence.given_up, n->presence.freed);
-    tarn_buf_printf(out, "directory:%s\r\ndirectory_state:%s\r\n", p.directory,
-                    p.unsettled.code ? "unsettled" : "settled");
-    if (p.unsettled.code)
-        tarn_buf_printf(out, "directory_unsettled:%s\r\n", p.unsettled.text);
+    tarn_buf_printf(out, "directory:%s\r\ndirectory_state:%s\r\n", d.directory,
+                    d.unsettled.code ? "unsettled" : "settled");
+    if (d.unsettled.code)
+        tarn_buf_printf(out, "directory_unsettled:%s\r\n", d.unsettled.text);
     if (n->presence.evicts)
         tarn_buf_printf(out, "redis_evicts:yes: it may drop records: set maxmemory-policy noeviction\r\n");
-    if (p.failure.code)
-        tarn_buf_printf(out, "last_error:%s\r\n", p.failure.text);
+    if (d.failure.code)
+        tarn_buf_printf(out, "last_error:%s\r\n", d.failure.text);
 }
 
 void tarn_info_text(const struct tarn_node *n, const char *section, struct tarn_buf *out)

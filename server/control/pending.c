@@ -81,7 +81,7 @@ static void request_done(struct tarn_request *r)
 
 static void expire_one(struct tarn_pending *p)
 {
-    bool untried = tarn_publisher_cancel(p->node->publisher, &p->request);
+    bool untried = tarn_directory_thread_cancel(p->node->directory_thread, &p->request);
     DL_DELETE(p->node->pending, p);
     p->abandoned = true;
     const struct tarn_reason not_tried = {TARN_E_TIMEOUT,
@@ -129,10 +129,10 @@ void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t ti
     p->request.done = request_done;
     DL_APPEND(n->pending, p);
     n->unsettled++;
-    /* Without the timer the publisher's own time limit still answers. */
+    /* Without the timer the directory thread's own time limit still answers. */
     if (!n->expiry && tarn_timer_new(n->loop, EXPIRY_MS, expire, n, &n->expiry))
         n->expiry = NULL;
     p->waiter.gone = conn_gone;
     tarn_conn_wait(c, &p->waiter);
-    tarn_publisher_submit(n->publisher, &p->request);
+    tarn_directory_thread_submit(n->directory_thread, &p->request);
 }

@@ -40,7 +40,7 @@ static void detach(struct tarn_session *s)
     struct tarn_node *n = s->all->node;
     for (uint32_t i = 0; i < n->ntransports; i++) {
         if (s->attached & 1u << i)
-            n->transports[i].ops->detach(n->transports[i].server, s->id);
+            n->transports[i].ops->detach(n->transports[i].half, s->id);
     }
     s->attached = 0;
 }
@@ -313,7 +313,7 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
         return rc;
     a->session = s->id;
     a->hazard_fd = s->hazard_fd;
-    rc = ops->attach(n->transports[at].server, a);
+    rc = ops->attach(n->transports[at].half, a);
     if (rc < 0)
         return rc;
     s->quit = false;
@@ -328,7 +328,7 @@ int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint
     int at = find_transport(n, "DETACH", transport);
     if (at < 0)
         return at;
-    n->transports[at].ops->detach_link(n->transports[at].server, s->id, link);
+    n->transports[at].ops->detach_link(n->transports[at].half, s->id, link);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a location in the directory can still be read; publisher.h has the rules. For the directory thread
- * only.
+ * Whether a location in the directory can still be read; directory_thread.h has the rules. For the directory
+ * thread only.
  */
 #ifndef TARN_SERVER_LIVENESS_H
 #define TARN_SERVER_LIVENESS_H

@@ -1,37 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the others count on this node (docs/consistency.md, "Losing the directory" and "Nodes that were
- * away"). A node whose record has expired was given up: its copies may have been replaced and removed since.
- * Redis may also have lost what would tell.
+ * Whether the other nodes count on this one (docs/consistency.md, "Losing the directory" and "Nodes that were
+ * away"). When the node's record has expired, the others have given the node up: its copies may have been
+ * replaced and removed since. Redis may also have lost the records that would show this.
  *
- *              +--------------------- all compared, and the record is still there --------------------+
- *              v                                                                                      |
- *   start --> HERE --the record is gone, and not for everybody's silence---------------------> COMPARING
- *              |  \                                                                            ^      ^
- *              |   \--another directory, found out within a ttl--> HERE, restoring --lost------|      |
- *              |                                                     |      again, given up: all freed
- *              |                                                     v                                |
- *              |                                              HERE, all published                     |
- *              |                                                                                      |
- *              +-----another directory, later, that is younger than a ttl--> WAITING --it was away ---|
- *              |                                                              |  alone, or given up:  |
- *              |         HERE, restoring <--all nodes say: Redis was away-----+  all freed            |
- *              +-----another directory, older than a ttl, or later in the same run of Redis: all freed--+
+ * States. A node starts as HERE.
+ *   HERE        the node commits. While `restoring`, it publishes its objects again
+ *   COMPARING   the node compares its objects with the directory (scrub.h)
+ *   RECHECKING  the node frees the copies in its recheck set (recheck.h)
+ *   WAITING     the node waits to learn whether the other nodes were cut off from Redis, too
  *
- * HERE, the record gone for everybody's silence --> RECHECKING --the recheck set is freed--> HERE
+ * HERE is listed as "ready", the others as "returning". No client reads from a returning node. No client and
+ * no other node calls it expired.
  *
- * HERE is listed as ready, the others as returning: nobody reads there, nobody calls the node expired. A
- * comparison begins a heartbeat after the node has listed itself, since who found its record missing before
- * may withdraw its locations for so long; and when no commit is under way. RECHECKING: just before the
- * silence somebody may have been told that a displaced copy here cannot be read any more.
+ * Transitions. The first line that fits counts. "All freed": the node frees all objects, then is COMPARING.
+ *   state            what a beat finds                                                 next
+ *   not HERE         another directory                                                 all freed
+ *   HERE, restoring  another directory                                                 all freed
+ *   HERE             another directory, a ttl old or older                             all freed
+ *   HERE             another directory, less than a ttl after the last good beat       HERE, restoring
+ *   HERE             another directory in the same run of Redis                        all freed
+ *   HERE             another directory                                                 WAITING
+ *   HERE (both)      the record gone before it expired, for the first time             no change
+ *   HERE, restoring  the record gone                                                   all freed
+ *   WAITING          the record gone                                                   all freed
+ *   HERE             the record gone; no node beat from before its expiry until now    RECHECKING
+ *   any              the record gone                                                   COMPARING
+ *   HERE, restoring  all objects are published                                         HERE
+ *   COMPARING        all objects are compared, and the record is still there           HERE
+ *   RECHECKING       the recheck set is freed                                          HERE
+ *   WAITING          the directory is a ttl old, and all nodes were cut off            HERE, restoring
+ *   WAITING          the directory is a ttl old, and not all nodes say that they were  all freed
  *
- * Conflict, in any state: other nodes beat with another heartbeat, so this one's beats are refused. It is cut
- * off as from a Redis that is away: its record expires, it commits, restores and compares nothing. The first
- * beat that is taken again finds another directory, and decides.
- *
- * What a record says is decided from one beat's answer and written by the next, which is sent at once.
- * Records that are made come with a time limit by Redis's clock, so that a beat that is held up makes none
- * when the reason for it is gone.
+ * Rules
+ * - A record that is gone before it expired means that the directory was lost, perhaps between the two round
+ *   trips of the beat. The next beat shows it.
+ * - A comparison begins one heartbeat after the node has listed itself. Until then, nodes that found its
+ *   record missing may withdraw its locations.
+ * - A comparison begins only when no commit is under way.
+ * - RECHECKING: just before the silence, a client may have been told that no reader can get a displaced copy
+ *   of this node any more.
+ * - Conflict, in any state: other nodes have another heartbeat, so this node's beats are refused. The node is
+ *   cut off as if Redis were away: its record expires, and it commits, restores and compares nothing. The
+ *   first beat that is accepted again finds another directory, and the table above decides.
+ * - The answer of a beat decides what the record says. The next beat, which is sent at once, writes it.
+ * - A beat that makes a record carries a time limit by Redis's clock. A beat that is delayed until its reason
+ *   is gone makes no record.
  */
 #ifndef TARN_SERVER_PRESENCE_H
 #define TARN_SERVER_PRESENCE_H
@@ -42,15 +56,15 @@
 void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b);
 /* The first beat, which made the record. */
 void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b);
-/* A beat was answered, and nobody else has the id. True: beat again at once. */
+/* A beat was answered, and no other node has the id. True: beat again at once. */
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns);
 /* Other nodes have the directory, with another heartbeat; `cause` says so. */
 void tarn_presence_conflict(struct tarn_node *n, const char *cause);
 /* The recheck set was read to its end. True: beat at once. */
 bool tarn_presence_rechecked(const struct tarn_node *n);
-/* May it commit? */
+/* May the node commit? */
 bool tarn_presence_here(const struct tarn_node *n);
-/* May objects be compared with the directory now? Not before it has been told of them again. */
+/* May the scrub compare objects with the directory? Not before they are published again, after a loss. */
 bool tarn_presence_scrubs(const struct tarn_node *n);
 /* "ready", "returning", "draining". */
 const char *tarn_node_state_name(const struct tarn_node *n);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's own Redis: started with the node, restarted when it dies.
+ * The node's private Redis: started with the node, restarted when it dies.
  *
- * Clients send the password to whoever listens on the port. So the node keeps the port while Redis is down,
- * by a socket that is bound to it and never listens. While Redis starts, that socket has SO_REUSEADDR, and
- * Linux lets Redis bind the port, too. At other times it lets nobody.
+ * Clients send the password to any process that listens on the port. Therefore the node keeps the port also
+ * while Redis is down: a socket is bound to it and never listens. While Redis starts, this socket has
+ * SO_REUSEADDR, so Linux lets Redis bind the port, too. At other times no other process can bind it.
  */
 #include "server/directory/private_redis.h"
 
@@ -33,25 +33,25 @@
 #define START_MS 5000
 #define STOP_MS 3000
 #define AGAIN_NS TARN_NS_PER_S         /* between two starts of a Redis that has died */
-#define STEADY_NS (10 * TARN_NS_PER_S) /* it has lived so long: what happened before does not count */
+#define STEADY_NS (10 * TARN_NS_PER_S) /* after so long a life, earlier restarts do not count */
 #define STARTS_MAX 5                   /* in a row */
 
 struct tarn_private_redis {
     pid_t pid;   /* 0: it has ended */
     int port_fd; /* keeps the port; -1: none yet */
     uint64_t started_ns;
-    uint32_t starts; /* again, since it lived for long */
+    uint32_t starts; /* restarts in a row; a life of STEADY_NS ends the row */
     char dir[108], socket_path[108], port[8], password[TARN_SECRET_TEXT], uri[80];
 };
 
-/* Whether others may bind the port, too. */
+/* shared: other processes may bind the port, too. */
 static void share_port(struct tarn_private_redis *r, bool shared)
 {
     int on = shared;
     setsockopt(r->port_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
 
-/* Another than before. */
+/* Takes another port than before. */
 static int take_port(struct tarn_private_redis *r)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -69,7 +69,7 @@ static int take_port(struct tarn_private_redis *r)
     return rc;
 }
 
-/* As redis-server reads it: any byte of a path may be written \xHH between quotes. */
+/* Writes a path as redis-server reads it: between quotes, any byte may be written \xHH. */
 static void add_path(struct tarn_buf *out, const char *name, const char *path)
 {
     tarn_buf_printf(out, "%s \"", name);
@@ -80,8 +80,8 @@ static void add_path(struct tarn_buf *out, const char *name, const char *path)
 }
 
 /*
- * A pipe that has the settings. Not by arguments: every user of the machine can read those, and one of them
- * is the password.
+ * Writes the settings into a pipe. They are not arguments, because every user of the machine can read
+ * arguments, and one setting is the password.
  */
 static int settings(const struct tarn_private_redis *r, int *fd_p)
 {
@@ -105,15 +105,15 @@ static int settings(const struct tarn_private_redis *r, int *fd_p)
     return rc;
 }
 
-/* In the child. Its errno goes through err_fd when redis-server cannot be run. */
+/* In the child. If redis-server cannot be run, sends errno through err_fd. */
 static void run_redis(int settings_fd, pid_t parent, int err_fd)
 {
     const char *argv[] = {"redis-server", "-", NULL};
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    /* A process group of its own: ^C in the terminal ends the node, which still needs Redis to say goodbye.
-     * Not a session, because Linux gives each session its own share of the processors
+    /* A separate process group: ^C in the terminal ends the node, which still needs Redis to leave the
+     * directory. Not a separate session: Linux gives each session its own share of the processors
      * (CONFIG_SCHED_AUTOGROUP). */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -169,7 +169,7 @@ static bool ended(struct tarn_private_redis *r)
     return !r->pid;
 }
 
-/* It opens its socket when it listens on the port: then nobody else is to get that any more. */
+/* Redis opens its socket after it listens on the port. From then on no other process may bind the port. */
 static bool answers(struct tarn_private_redis *r)
 {
     struct tarn_addr a = {.is_unix = true};
@@ -182,7 +182,7 @@ static bool answers(struct tarn_private_redis *r)
     return true;
 }
 
-/* AGAIN: it ended at once, most likely because somebody took the port meanwhile. */
+/* AGAIN: Redis ended at once, most likely because another process took the port. */
 static int wait_ready(struct tarn_private_redis *r, uint64_t deadline_ns)
 {
     while (!answers(r)) {
@@ -278,7 +278,7 @@ int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logg
     int rc = spawn(r);
     if (!rc)
         rc = wait_ready(r, now + START_MS * TARN_NS_PER_MS);
-    /* Somebody may have been quicker, and been shown the password: it is not used there again. */
+    /* Another process may have taken the port and received the password. This port is not used again. */
     return rc != TARN_E_AGAIN
                ? rc
                : tarn_fail(TARN_E_SYSTEM,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A redis-server of the node's own, if the settings name none: one machine needs no set-up then. */
+/* A private redis-server, for a node whose settings name no Redis: one machine then needs no set-up. */
 #ifndef TARN_SERVER_PRIVATE_REDIS_H
 #define TARN_SERVER_PRIVATE_REDIS_H
 
@@ -9,15 +9,15 @@ struct tarn_private_redis;
 
 /*
  * Starts redis-server without persistence on a free port of 127.0.0.1 and on a Unix socket of mode 0600 in
- * `dir`, with a random password, and waits until it answers. It dies with this process. UNAVAILABLE when it
- * is not installed, TIMEOUT, SYSTEM.
+ * `dir`, with a random password, and waits until it answers. redis-server ends when this process ends.
+ * UNAVAILABLE: it is not installed. Also TIMEOUT, SYSTEM.
  */
 int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_private_redis **r_p);
 /* "redis://default:PASSWORD@127.0.0.1:PORT", for clients of the node. */
 const char *tarn_private_redis_uri(const struct tarn_private_redis *r);
 /*
- * To be called regularly. If redis-server has died, starts it again, empty and at the same address. SYSTEM:
- * it keeps dying.
+ * The control thread calls it regularly. If redis-server has died, starts it again, empty and at the same
+ * address. SYSTEM: redis-server keeps dying.
  */
 int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logger *log);
 /* Ends it and waits for its end. NULL is allowed. */

@@ -12,7 +12,7 @@
 struct tarn_recheck {
     struct tarn_request request;
     struct tarn_store *store;
-    struct tarn_publisher *publisher;
+    struct tarn_directory_thread *directory_thread;
     void (*all_read)(void *arg);
     void *arg;
     bool busy, again;
@@ -35,7 +35,7 @@ static void submit(struct tarn_recheck *r, size_t nfreed)
     r->busy = true;
     r->request.nfreed = nfreed;
     r->request.n = MEMBERS;
-    tarn_publisher_submit(r->publisher, &r->request);
+    tarn_directory_thread_submit(r->directory_thread, &r->request);
 }
 
 /* Members go out of the set after their copies were freed; what is being published stays for another time. */
@@ -60,14 +60,14 @@ static void read_some(struct tarn_request *request)
     }
 }
 
-int tarn_recheck_new(struct tarn_store *s, struct tarn_publisher *p, void (*all_read)(void *arg), void *arg,
-                     struct tarn_recheck **r_p)
+int tarn_recheck_new(struct tarn_store *s, struct tarn_directory_thread *dt, void (*all_read)(void *arg),
+                     void *arg, struct tarn_recheck **r_p)
 {
     struct tarn_recheck *r = calloc(1, sizeof(*r));
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "recheck: out of memory");
     r->store = s;
-    r->publisher = p;
+    r->directory_thread = dt;
     r->all_read = all_read;
     r->arg = arg;
     r->request = (struct tarn_request){

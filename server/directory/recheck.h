@@ -7,14 +7,14 @@
 #ifndef TARN_SERVER_RECHECK_H
 #define TARN_SERVER_RECHECK_H
 
-#include "server/directory/publisher.h"
+#include "server/directory/directory_thread.h"
 #include "server/store/store.h"
 
 struct tarn_recheck;
 
 /* all_read(arg) is called when the set has been read to its end. */
-int tarn_recheck_new(struct tarn_store *s, struct tarn_publisher *p, void (*all_read)(void *arg), void *arg,
-                     struct tarn_recheck **r_p);
+int tarn_recheck_new(struct tarn_store *s, struct tarn_directory_thread *dt, void (*all_read)(void *arg),
+                     void *arg, struct tarn_recheck **r_p);
 void tarn_recheck_free(struct tarn_recheck *r);
 void tarn_recheck_tick(struct tarn_recheck *r);
 /* Starts reading the set, again if it is being read. When tarn_recheck_rounds() reaches the returned number,

@@ -58,7 +58,7 @@ static void pass_page(struct pass *p)
 {
     p->busy = true;
     p->pages++;
-    tarn_publisher_submit(p->scrub->o.publisher, &p->request);
+    tarn_directory_thread_submit(p->scrub->o.directory_thread, &p->request);
 }
 
 /* After a page: goes on at once when there is reason to. */

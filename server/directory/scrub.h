@@ -13,14 +13,14 @@
 #ifndef TARN_SERVER_SCRUB_H
 #define TARN_SERVER_SCRUB_H
 
-#include "server/directory/publisher.h"
+#include "server/directory/directory_thread.h"
 #include "server/store/store.h"
 
 struct tarn_scrub;
 
 struct tarn_scrub_options {
     struct tarn_store *store;
-    struct tarn_publisher *publisher;
+    struct tarn_directory_thread *directory_thread;
     const struct tarn_logger *log;
     const char *directory; /* id of the directory that was told of all objects; its text may change */
     uint32_t heartbeat_ms, scrub_s;
@@ -31,7 +31,7 @@ struct tarn_scrub_stats {
 };
 
 int tarn_scrub_new(const struct tarn_scrub_options *o, struct tarn_scrub **s_p);
-/* The publisher must have stopped, so that no page is under way. NULL is allowed. */
+/* The directory thread must have ended, so that no page is under way. NULL is allowed. */
 void tarn_scrub_free(struct tarn_scrub *s);
 /* To be called after every successful beat, behind the calls below that it causes. */
 void tarn_scrub_tick(struct tarn_scrub *s);

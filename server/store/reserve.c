@@ -11,52 +11,52 @@
 #include "base/error.h"
 #include "server/store/store_impl.h"
 
-/* --- sessions ----------------------------------------------------------------------------------- */
+/* --- reservers ---------------------------------------------------------------------------------- */
 
-static struct reserver *session_find(const struct tarn_store *s, uint64_t id)
+static struct reserver *reserver_find(const struct tarn_store *s, uint64_t id)
 {
-    struct reserver *ses = NULL;
-    HASH_FIND(hh, s->sessions, &id, sizeof(id), ses);
-    return ses;
+    struct reserver *reserver = NULL;
+    HASH_FIND(hh, s->reservers, &id, sizeof(id), reserver);
+    return reserver;
 }
 
-/* Makes the reservation the session's, which comes into being with its first. */
-static int session_join(struct tarn_store *s, uint64_t id, struct object *o)
+/* Gives the reservation to the session's reserver. The first reservation creates the reserver. */
+static int reserver_join(struct tarn_store *s, uint64_t id, struct object *o)
 {
-    struct reserver *ses = session_find(s, id);
-    if (!ses) {
-        ses = calloc(1, sizeof(*ses));
-        if (ses) {
-            ses->id = id;
-            HASH_ADD(hh, s->sessions, id, sizeof(id), ses);
+    struct reserver *reserver = reserver_find(s, id);
+    if (!reserver) {
+        reserver = calloc(1, sizeof(*reserver));
+        if (reserver) {
+            reserver->id = id;
+            HASH_ADD(hh, s->reservers, id, sizeof(id), reserver);
         }
-        if (!ses || !ses->hh.tbl) {
-            free(ses);
+        if (!reserver || !reserver->hh.tbl) {
+            free(reserver);
             return tarn_fail(TARN_E_NO_MEMORY, "session %016" PRIx64 ": out of memory", id);
         }
     }
-    DL_APPEND2(ses->list, o, listed.prev, listed.next);
-    ses->reserved += o->tensor.bytes;
-    o->session = ses;
+    DL_APPEND2(reserver->list, o, listed.prev, listed.next);
+    reserver->reserved += o->tensor.bytes;
+    o->reserver = reserver;
     return 0;
 }
 
-static void session_leave(struct tarn_store *s, struct object *o)
+static void reserver_leave(struct tarn_store *s, struct object *o)
 {
-    struct reserver *ses = o->session;
-    o->session = NULL;
-    DL_DELETE2(ses->list, o, listed.prev, listed.next);
-    ses->reserved -= o->tensor.bytes;
-    if (!ses->list) {
-        HASH_DEL(s->sessions, ses);
-        free(ses);
+    struct reserver *reserver = o->reserver;
+    o->reserver = NULL;
+    DL_DELETE2(reserver->list, o, listed.prev, listed.next);
+    reserver->reserved -= o->tensor.bytes;
+    if (!reserver->list) {
+        HASH_DEL(s->reservers, reserver);
+        free(reserver);
     }
 }
 
 uint64_t tarn_store_session_reserved(const struct tarn_store *s, uint64_t session)
 {
-    const struct reserver *ses = session_find(s, session);
-    return ses ? ses->reserved : 0;
+    const struct reserver *reserver = reserver_find(s, session);
+    return reserver ? reserver->reserved : 0;
 }
 
 /* A session with nothing reserved may always have one reservation, however large. */
@@ -254,7 +254,7 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
     struct object *o = object_new(r);
     if (!o)
         return tarn_fail(TARN_E_NO_MEMORY, "reserve: out of memory");
-    rc = session_join(s, r->session, o);
+    rc = reserver_join(s, r->session, o);
     if (rc != 0)
         goto free_object;
     if (!place_as_asked(s, r, o)) {
@@ -272,7 +272,7 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
     return 0;
 
 leave_session:
-    session_leave(s, o);
+    reserver_leave(s, o);
 free_object:
     free(o);
     return rc;
@@ -284,7 +284,7 @@ static struct object *reservation_at(const struct tarn_store *s, uint64_t sessio
                                      uint32_t slot, uint64_t gen)
 {
     struct object *o = store_object_at(s, pool, slot, gen);
-    return o && o->state == OBJECT_RESERVED && o->session->id == session ? o : NULL;
+    return o && o->state == OBJECT_RESERVED && o->reserver->id == session ? o : NULL;
 }
 
 static void no_longer_reserved(struct tarn_store *s, const struct object *o)
@@ -341,7 +341,7 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
         return tarn_fail(TARN_E_BUSY,
                          "commit: pool %u slot %u is being written: wait for the answers of its puts", pool,
                          slot);
-    session_leave(s, o);
+    reserver_leave(s, o);
     o->committer = 0;
     o->state = OBJECT_PUBLISHING;
     o->born_ms = tarn_unix_ms();
@@ -416,7 +416,7 @@ void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t po
         o->committer = session;
     if (!o || o->state != OBJECT_PUBLISHING)
         return;
-    if (o->displaced || !session || session_join(s, session, o)) {
+    if (o->displaced || !session || reserver_join(s, session, o)) {
         no_longer_reserved(s, o);
         store_reclaim(s, o);
         return;
@@ -428,7 +428,7 @@ void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t po
 
 static void abort_reservation(struct tarn_store *s, struct object *o)
 {
-    session_leave(s, o);
+    reserver_leave(s, o);
     no_longer_reserved(s, o);
     store_reclaim(s, o);
 }
@@ -444,8 +444,8 @@ bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uin
 uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session)
 {
     uint32_t n = 0;
-    struct reserver *ses = session_find(s, session);
-    for (struct object *o = ses ? ses->list : NULL, *next; o; o = next, n++) {
+    struct reserver *reserver = reserver_find(s, session);
+    for (struct object *o = reserver ? reserver->list : NULL, *next; o; o = next, n++) {
         next = o->listed.next;
         abort_reservation(s, o);
     }

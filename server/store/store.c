@@ -61,10 +61,10 @@ void tarn_store_free(struct tarn_store *s)
 {
     if (!s)
         return;
-    struct reserver *ses, *next;
-    HASH_ITER (hh, s->sessions, ses, next) {
-        HASH_DEL(s->sessions, ses);
-        free(ses);
+    struct reserver *reserver, *next;
+    HASH_ITER (hh, s->reservers, reserver, next) {
+        HASH_DEL(s->reservers, reserver);
+        free(reserver);
     }
     index_free(&s->index);
     for (uint32_t i = 0; i < s->npools; i++)

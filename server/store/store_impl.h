@@ -3,7 +3,7 @@
  * Inside of the store, for its own files only:
  *   store.c   pools, objects
  *   slot.c    what is at a slot
- *   reserve.c putting: sessions' reservations, until they are objects
+ *   reserve.c putting: reservations, until they are objects
  *   index.c   objects by key
  *   reclaim.c how slots and extents come free: limbo, hazards, expiry
  *   room.c    eviction
@@ -44,11 +44,11 @@ struct reserver {
 /* What a slot that is not free holds. */
 struct object {
     struct object *chain;    /* LIVE: in the key index */
-    struct list_link listed; /* RESERVED: of its session; LIMBO: in its pool's limbo */
+    struct list_link listed; /* RESERVED: of its reserver; LIMBO: in its pool's limbo */
     struct list_link timed;  /* with is_timed: in a list of the wheel */
     union {
-        struct reserver *session; /* RESERVED */
-        uint64_t committer;       /* LIVE: the session that may begin its commit once more; 0: none */
+        struct reserver *reserver; /* RESERVED */
+        uint64_t committer;        /* LIVE: the session that may begin its commit once more; 0: none */
     };
     struct tarn_tensor tensor;
     uint64_t version, born_ms;
@@ -123,7 +123,7 @@ struct tarn_store {
     uint32_t npools, cpu_pools;
     uint64_t promised_bytes; /* of pools whose pages are allocated when touched */
     struct key_index index;
-    struct reserver *sessions; /* those with reservations */
+    struct reserver *reservers; /* those with reservations */
     const struct tarn_hazard_page **pages;
     uint32_t npages, pages_room;
     uint32_t hazard_reading; /* number of the last reading of all pages; never 0 */

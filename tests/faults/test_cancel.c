@@ -127,7 +127,7 @@ static void submit_together(struct tarn_client *c, const char *busy_key)
     cancel_at_once(c, busy);
 }
 
-static void the_last_of_gets_from_a_paused_node_first(void **state)
+static void cancel_ends_each_get_from_a_paused_node(void **state)
 {
     struct world *w = *state;
 
@@ -150,7 +150,7 @@ static void the_last_of_gets_from_a_paused_node_first(void **state)
 }
 
 /* Meanwhile the first get makes a link, and succeeds in the end. */
-static void while_a_link_is_made_for_another(void **state)
+static void cancel_ends_a_wait_for_a_link_that_another_get_opens(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = client_of(w, 1);
@@ -198,7 +198,7 @@ static void redirect(struct tarn_peer_node *r, const struct tarn_addr *a)
     pthread_mutex_unlock(&r->lock);
 }
 
-static void while_a_host_is_connected_to(void **state)
+static void cancel_ends_gets_while_a_connection_is_opened(void **state)
 {
     struct world *w = *state;
     struct tarn_client *seed = client_of(w, 1), *c = client_of(w, 1);
@@ -235,7 +235,7 @@ static bool keeper_is_at_it(struct tarn_client *c)
 }
 
 /* A get and a put on a node that the keeper asks only after other nodes, which do not answer either. */
-static void while_the_keeper_asks_a_suspect(void **state)
+static void cancel_ends_a_wait_for_the_keeper(void **state)
 {
     struct world *w = *state;
     struct harness_node *paused[SUSPECTS];
@@ -281,7 +281,7 @@ static void while_the_keeper_asks_a_suspect(void **state)
 }
 
 /* Two gets wait for a node, and one for the directory. */
-static void while_another_is_looked_up(void **state)
+static void cancel_ends_gets_while_another_key_is_looked_up(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = client_of(w, 1), *other = client_of(w, 1);
@@ -459,7 +459,19 @@ static void is_interrupted(struct world *w, const struct interrupted_call *i, st
     tarn_close(c);
 }
 
-static void calls_of_a_node_that_stands_still(void **state)
+static void are_interrupted(struct world *w, const struct interrupted_call *calls, size_t n,
+                            struct harness_process *stopped)
+{
+    struct tarn_client *seed = client_of(w, 1);
+
+    gets_make(seed, "node0", "k");
+    for (size_t i = 0; i < n; i++)
+        is_interrupted(w, &calls[i], stopped);
+    tarn_close(seed);
+    harness_passed(w->h);
+}
+
+static void an_interrupt_ends_calls_to_a_stopped_node(void **state)
 {
     static const struct interrupted_call calls[] = {
         {"get", call_get, NULL},     {"put", call_put, NULL},     {"remove", call_remove, NULL},
@@ -467,17 +479,12 @@ static void calls_of_a_node_that_stands_still(void **state)
         {"unpin", call_unpin, NULL}, {"begin", call_begin, NULL}, {"write", call_write, call_begin},
     };
     struct world *w = *state;
-    struct tarn_client *seed = client_of(w, 1);
 
-    gets_make(seed, "node0", "k");
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        is_interrupted(w, &calls[i], w->nodes[0]->process);
-    tarn_close(seed);
-    harness_passed(w->h);
+    are_interrupted(w, calls, sizeof calls / sizeof *calls, w->nodes[0]->process);
 }
 
 /* The client does not know then whether the commit took effect. */
-static void a_commit_to_a_node_that_stands_still(void **state)
+static void an_interrupt_ends_a_commit_to_a_stopped_node(void **state)
 {
     struct world *w = *state;
     struct tarn_client *seed = client_of(w, 1);
@@ -498,7 +505,7 @@ static void a_commit_to_a_node_that_stands_still(void **state)
     harness_passed(w->h);
 }
 
-static void calls_of_a_redis_that_stands_still(void **state)
+static void an_interrupt_ends_calls_to_a_stopped_redis(void **state)
 {
     static const struct interrupted_call calls[] = {
         {"open", call_open, NULL}, {"lookup", call_lookup, NULL}, {"stat", call_stat, NULL},
@@ -506,16 +513,11 @@ static void calls_of_a_redis_that_stands_still(void **state)
         {"pin", call_pin, NULL},   {"remove", call_remove, NULL}, {"view", call_view, NULL},
     };
     struct world *w = *state;
-    struct tarn_client *seed = client_of(w, 1);
 
-    gets_make(seed, "node0", "k");
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        is_interrupted(w, &calls[i], w->redis->process);
-    tarn_close(seed);
-    harness_passed(w->h);
+    are_interrupted(w, calls, sizeof calls / sizeof *calls, w->redis->process);
 }
 
-static void a_control_connection_that_is_being_made(void **state)
+static void an_interrupt_ends_a_call_that_opens_a_connection(void **state)
 {
     struct world *w = *state;
     struct tarn_client *seed = client_of(w, 1);
@@ -566,7 +568,7 @@ static void canceled_within_a_reply(struct world *w, struct relay *relay, bool c
     tarn_close(c);
 }
 
-static void in_the_middle_of_a_reply(void **state)
+static void an_interrupt_within_a_reply_leaves_nothing_reserved(void **state)
 {
     struct world *w = *state;
     struct tarn_client *seed = client_of(w, 1);
@@ -585,16 +587,16 @@ static void in_the_middle_of_a_reply(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CANCEL_TEST(the_last_of_gets_from_a_paused_node_first),
-        CANCEL_TEST(while_a_link_is_made_for_another),
-        CANCEL_TEST(while_a_host_is_connected_to),
-        CANCEL_TEST(while_the_keeper_asks_a_suspect),
-        CANCEL_TEST(while_another_is_looked_up),
-        CANCEL_TEST(calls_of_a_node_that_stands_still),
-        CANCEL_TEST(a_commit_to_a_node_that_stands_still),
-        CANCEL_TEST(calls_of_a_redis_that_stands_still),
-        CANCEL_TEST(a_control_connection_that_is_being_made),
-        CANCEL_TEST(in_the_middle_of_a_reply),
+        CANCEL_TEST(cancel_ends_each_get_from_a_paused_node),
+        CANCEL_TEST(cancel_ends_a_wait_for_a_link_that_another_get_opens),
+        CANCEL_TEST(cancel_ends_gets_while_a_connection_is_opened),
+        CANCEL_TEST(cancel_ends_a_wait_for_the_keeper),
+        CANCEL_TEST(cancel_ends_gets_while_another_key_is_looked_up),
+        CANCEL_TEST(an_interrupt_ends_calls_to_a_stopped_node),
+        CANCEL_TEST(an_interrupt_ends_a_commit_to_a_stopped_node),
+        CANCEL_TEST(an_interrupt_ends_calls_to_a_stopped_redis),
+        CANCEL_TEST(an_interrupt_ends_a_call_that_opens_a_connection),
+        CANCEL_TEST(an_interrupt_within_a_reply_leaves_nothing_reserved),
     };
     return cmocka_run_group_tests_name("cancel", tests, NULL, NULL);
 }

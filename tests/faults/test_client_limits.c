@@ -274,7 +274,7 @@ static void views_of_a_paused_node_need_no_directory(void **state)
     harness_passed(w->h);
 }
 
-static void a_put_out_of_time_begins_nothing_new(void **state)
+static void a_put_of_many_items_ends_at_its_deadline(void **state)
 {
     enum { N = 60000 };
     struct world *w = *state;
@@ -299,7 +299,7 @@ static void a_put_out_of_time_begins_nothing_new(void **state)
     harness_passed(w->h);
 }
 
-static void late_descriptors_are_not_taken_for_the_next_answers(void **state)
+static void a_late_attach_reply_answers_no_other_command(void **state)
 {
     struct world *w = *state;
     struct tarn_client *seed = client_of(w, "tcp", 3000), *c = client_of(w, "shm", 3000);
@@ -373,7 +373,7 @@ static void submitting_a_get_without_items_is_refused(void **state)
 
 /* The client sends the rest of the command before the next command on that connection. It must not take
  * the answer to one for the answer to the other. */
-static void a_command_sent_in_part_answers_no_other(void **state)
+static void a_partly_sent_command_gets_only_its_own_reply(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = client_of(w, "shm", 3000);
@@ -416,9 +416,9 @@ int main(void)
         LIMITS_TEST(a_suspect_is_asked_before_nodes_that_stay_silent),
         LIMITS_TEST(cached_gets_survive_a_hiccup_while_the_directory_is_paused),
         LIMITS_TEST(views_of_a_paused_node_need_no_directory),
-        LIMITS_TEST(a_put_out_of_time_begins_nothing_new),
-        LIMITS_TEST(late_descriptors_are_not_taken_for_the_next_answers),
-        LIMITS_TEST(a_command_sent_in_part_answers_no_other),
+        LIMITS_TEST(a_put_of_many_items_ends_at_its_deadline),
+        LIMITS_TEST(a_late_attach_reply_answers_no_other_command),
+        LIMITS_TEST(a_partly_sent_command_gets_only_its_own_reply),
         LIMITS_TEST(options_without_their_size_are_refused),
         LIMITS_TEST(submitting_a_get_without_items_is_refused),
     };

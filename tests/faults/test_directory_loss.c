@@ -63,7 +63,7 @@ static void commit_fails(struct node_world *w, const char *key, const char *time
 
 /* --- Redis -------------------------------------------------------------------------------------- */
 
-static void redis_killed_and_restarted_empty_has_everything_again(void **state)
+static void an_empty_restarted_redis_gets_all_objects_again(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 700);
@@ -79,7 +79,7 @@ static void redis_killed_and_restarted_empty_has_everything_again(void **state)
     harness_passed(w->h);
 }
 
-static void redis_restarted_with_old_data_agrees_again(void **state)
+static void a_redis_restarted_with_old_data_is_corrected(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 5);
@@ -109,7 +109,7 @@ static void node_ends_without_redis(void **state)
     harness_passed(w->h);
 }
 
-static void flushed_redis_has_everything_again(void **state)
+static void a_flushed_redis_gets_all_objects_again(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 10);
@@ -153,7 +153,7 @@ static void forgotten_withdrawals_are_swept_out(void **state)
     harness_passed(w->h);
 }
 
-static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **state)
+static void a_paused_redis_blocks_no_command_and_leaves_no_half_put(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 1);
@@ -175,7 +175,7 @@ static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **st
 }
 
 /* A replace that was given up leaves the old version readable, or frees it. The key stays usable. */
-static void given_up_replace_leaves_the_old_version_or_none(void **state)
+static void a_timed_out_replace_leaves_the_old_version_or_none(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 1);
@@ -222,7 +222,7 @@ static void read_only_redis_is_named(void **state)
 
 /* --- scrub -------------------------------------------------------------------------------------- */
 
-static void scrub_frees_what_has_no_record_and_withdraws_void_ones(void **state)
+static void scrub_frees_copies_and_removes_records_without_counterpart(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 5);
@@ -255,7 +255,7 @@ static void restore_loses_to_a_newer_version(void **state)
 }
 
 /* Both versions are published again, in any order. The replaced one must not stay. */
-static void replaced_copy_stays_away_when_all_is_published_again(void **state)
+static void replaced_copy_stays_away_when_nodes_publish_again(void **state)
 {
     struct node_world *w = *state;
     start_other(w);
@@ -285,7 +285,7 @@ static void replaced_copy_stays_away_when_all_is_published_again(void **state)
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 
-static void records_of_a_dead_node_do_not_stand_in_the_way(void **state)
+static void a_record_of_a_dead_node_does_not_block_a_put(void **state)
 {
     struct node_world *w = *state;
     start_other(w);
@@ -300,7 +300,7 @@ static void records_of_a_dead_node_do_not_stand_in_the_way(void **state)
     harness_passed(w->h);
 }
 
-static void restarted_node_takes_its_id_back_and_clears_its_past(void **state)
+static void restarted_node_keeps_its_id_and_removes_old_records(void **state)
 {
     struct node_world *w = *state;
     put_many(w, 300);
@@ -334,7 +334,7 @@ static void node_whose_id_was_taken_ends(void **state)
 }
 
 /* Objects that were swept meanwhile may have been replaced or removed, so the node frees its copies. */
-static void node_paused_longer_than_its_record_lives_comes_back_without_what_was_swept(void **state)
+static void a_node_frees_its_swept_objects_when_it_returns(void **state)
 {
     struct node_world *w = *state;
     start_other(w);
@@ -369,7 +369,7 @@ static void join_fails(struct node_world *w)
 }
 
 /* The first copy is removed or replaced before the second one joins: the join fails and restores nothing. */
-static void copies_join_no_version_that_is_gone(void **state)
+static void a_copy_does_not_join_a_removed_version(void **state)
 {
     struct node_world *w = *state;
     start_other(w);
@@ -388,24 +388,24 @@ static void copies_join_no_version_that_is_gone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(redis_killed_and_restarted_empty_has_everything_again),
-        TEST(redis_restarted_with_old_data_agrees_again),
+        TEST(an_empty_restarted_redis_gets_all_objects_again),
+        TEST(a_redis_restarted_with_old_data_is_corrected),
         TEST(node_ends_without_redis),
-        TEST(flushed_redis_has_everything_again),
+        TEST(a_flushed_redis_gets_all_objects_again),
         TEST(evictions_while_redis_is_away_are_withdrawn_later),
         WITH_REDIS(forgotten_withdrawals_are_swept_out),
-        TEST(paused_redis_leaves_control_alive_and_nothing_half_visible),
-        TEST(given_up_replace_leaves_the_old_version_or_none),
+        TEST(a_paused_redis_blocks_no_command_and_leaves_no_half_put),
+        TEST(a_timed_out_replace_leaves_the_old_version_or_none),
         TEST(full_redis_is_named),
         TEST(read_only_redis_is_named),
-        TEST(scrub_frees_what_has_no_record_and_withdraws_void_ones),
+        TEST(scrub_frees_copies_and_removes_records_without_counterpart),
         TEST(restore_loses_to_a_newer_version),
-        TEST(replaced_copy_stays_away_when_all_is_published_again),
-        TEST(records_of_a_dead_node_do_not_stand_in_the_way),
-        TEST(restarted_node_takes_its_id_back_and_clears_its_past),
+        TEST(replaced_copy_stays_away_when_nodes_publish_again),
+        TEST(a_record_of_a_dead_node_does_not_block_a_put),
+        TEST(restarted_node_keeps_its_id_and_removes_old_records),
         TEST(node_whose_id_was_taken_ends),
-        TEST(copies_join_no_version_that_is_gone),
-        TEST(node_paused_longer_than_its_record_lives_comes_back_without_what_was_swept),
+        TEST(a_copy_does_not_join_a_removed_version),
+        TEST(a_node_frees_its_swept_objects_when_it_returns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

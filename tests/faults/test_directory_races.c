@@ -101,7 +101,7 @@ static void replaced_copy_stays_away_when_its_successor_dies(void **state)
 }
 
 /* A node that was given up does not bring back an old copy whose successor died with its node. */
-static void given_up_node_brings_nothing_back_that_a_dead_one_replaced(void **state)
+static void a_returning_node_does_not_restore_a_replaced_copy(void **state)
 {
     struct node_world *w = *state;
     start_nodes(w, "600");
@@ -118,7 +118,7 @@ static void given_up_node_brings_nothing_back_that_a_dead_one_replaced(void **st
 }
 
 /* A commit whose answer came too late for its client is undone. Nothing else changes. */
-static void late_commit_brings_nothing_else_back(void **state)
+static void undoing_a_late_commit_restores_no_other_object(void **state)
 {
     struct node_world *w = *state;
     start_nodes(w, "600");
@@ -159,7 +159,7 @@ static void failed_replace_leaves_the_old_version_or_none(void **state)
 
 /* --- what the directory names ------------------------------------------------------------------- */
 
-static void release_takes_the_location_out_of_the_directory(void **state)
+static void release_removes_the_location_from_the_directory(void **state)
 {
     struct node_world *w = *state;
     char at[64], *save = NULL;
@@ -219,7 +219,7 @@ static void full_redis_takes_withdrawals(void **state)
     harness_passed(w->h);
 }
 
-static void commit_of_nothing_says_nothing_about_redis(void **state)
+static void a_stale_commit_does_not_report_redis_as_back(void **state)
 {
     struct node_world *w = *state;
     start_nodes(w, "600");
@@ -322,13 +322,13 @@ int main(void)
         WITH_REDIS(replaced_copy_stays_away_when_its_successor_is_deleted),
         WITH_REDIS(replaced_copy_stays_away_when_its_successor_is_evicted),
         WITH_REDIS(replaced_copy_stays_away_when_its_successor_dies),
-        WITH_REDIS(given_up_node_brings_nothing_back_that_a_dead_one_replaced),
-        WITH_REDIS(late_commit_brings_nothing_else_back),
+        WITH_REDIS(a_returning_node_does_not_restore_a_replaced_copy),
+        WITH_REDIS(undoing_a_late_commit_restores_no_other_object),
         WITH_REDIS(failed_replace_leaves_the_old_version_or_none),
-        WITH_REDIS(release_takes_the_location_out_of_the_directory),
+        WITH_REDIS(release_removes_the_location_from_the_directory),
         WITH_REDIS(two_puts_of_one_key_and_version_are_not_both_stored),
         WITH_REDIS(full_redis_takes_withdrawals),
-        WITH_REDIS(commit_of_nothing_says_nothing_about_redis),
+        WITH_REDIS(a_stale_commit_does_not_report_redis_as_back),
         WITH_REDIS(a_nodes_record_is_written_after_its_pools),
         WITH_REDIS(publish_delivered_late_changes_nothing),
         WITH_REDIS(restore_delivered_late_changes_nothing),

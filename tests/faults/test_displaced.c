@@ -137,7 +137,7 @@ static struct copy replaced_while_stopped(struct node_world *w)
 /* --- displacing and freeing ---------------------------------------------------------------------- */
 
 /* The writer never sends RELEASE. The holder finds the copy at its next heartbeat. */
-static void a_holder_frees_what_its_recheck_set_names(void **state)
+static void a_holder_frees_the_copies_in_its_recheck_set(void **state)
 {
     struct node_world *w = *state;
     struct copy copy = replaced_while_stopped(w);
@@ -151,7 +151,7 @@ static void a_holder_frees_what_its_recheck_set_names(void **state)
 }
 
 /* The committing node dies, too. The next writer learns which displaced copies are left. */
-static void the_next_writer_is_told_again(void **state)
+static void the_next_writer_learns_of_earlier_displaced_copies(void **state)
 {
     struct node_world *w = *state;
     struct copy copy = replaced_while_stopped(w);
@@ -195,7 +195,7 @@ static void a_node_that_replaces_frees_its_own_displaced_copy(void **state)
     harness_passed(w->h);
 }
 
-static void a_second_copy_takes_the_older_version_of_its_node_along(void **state)
+static void a_joining_copy_frees_the_older_version_on_its_node(void **state)
 {
     struct node_world *w = *state;
     char version[32];
@@ -223,7 +223,7 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
 
 /* The second node's clock is behind the first one's. After a loss the replaced version must still be the
  * older one. */
-static void what_replaces_is_younger_after_a_loss(void **state)
+static void a_replacing_version_stays_the_newer_one_after_a_loss(void **state)
 {
     struct node_world *w = *state;
     char born[32], ahead[32];
@@ -347,8 +347,8 @@ static struct redis_relay *node1_behind_relay(struct node_world *w)
     snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
     w->node = start_node(w, "node0", w->redis, "600");
     w->c = node_connect(w->node->control);
-    w->other = harness_node_start(w->h, "node1", &through, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
-                                  "--redis-timeout-ms", "60000", NULL);
+    w->other = harness_node_start(w->h, "node1", &through, "--pool", "cpu0:bytes=16M", "--heartbeat-ms",
+                                  "300", "--redis-timeout-ms", "60000", NULL);
     w->other_c = node_connect(w->other->control);
     return relay;
 }
@@ -364,7 +364,7 @@ static void ends_freed(struct node_world *w, struct redis_relay *relay, struct c
     harness_passed(w->h);
 }
 
-static void release_of_what_is_being_published_is_busy(void **state)
+static void release_of_a_copy_being_published_is_busy(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = node1_behind_relay(w);
@@ -392,7 +392,7 @@ static void beats(const struct node_world *w, int n)
     }
 }
 
-static void recheck_keeps_what_is_being_published(void **state)
+static void recheck_keeps_a_copy_that_is_being_published(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = node1_behind_relay(w);
@@ -488,7 +488,7 @@ static void a_location_is_not_settled_by_expiry(void **state)
     harness_passed(w->h);
 }
 
-static void a_missing_node_is_looked_at_twice(void **state)
+static void a_missing_node_is_checked_twice(void **state)
 {
     struct node_world *w = *state;
     struct copy copy = replaced_while_stopped(w);
@@ -501,7 +501,7 @@ static void a_missing_node_is_looked_at_twice(void **state)
 }
 
 /* A node that has not checked for a while starts over: its earlier observations no longer count. */
-static void a_missing_node_is_looked_at_at_every_beat(void **state)
+static void checks_of_a_missing_node_start_over_after_a_pause(void **state)
 {
     struct node_world *w = *state;
     start_node(w, "node2", w->redis, "600"); /* keeps beating, so that the pause is no silence of all nodes */
@@ -519,7 +519,7 @@ static void a_missing_node_is_looked_at_at_every_beat(void **state)
 }
 
 /* Ids that never come back, as those of containers. */
-static void any_number_of_nodes_may_have_gone(void **state)
+static void displaced_copies_of_any_number_of_missing_nodes_settle(void **state)
 {
     struct node_world *w = *state;
     char key[16];
@@ -611,7 +611,7 @@ static void a_commit_that_was_published_is_committed_again(void **state)
 
 /* Nodes withdraw freed copies a little later. A put waits for that, within its deadline. The names here
  * belong to a node that is listed but never answers, so no sweep of the other two nodes removes them. */
-static void a_put_waits_while_the_record_names_too_many(void **state)
+static void a_put_waits_while_its_record_names_too_many_displaced_copies(void **state)
 {
     enum { MOST = 8 };
     struct node_world *w = *state;
@@ -637,7 +637,7 @@ static void a_put_waits_while_the_record_names_too_many(void **state)
 
 /* --- sweeps ------------------------------------------------------------------------------------- */
 
-static void sweeps_take_out_displaced_copies_of_runs_that_are_over(void **state)
+static void a_sweep_removes_displaced_copies_of_earlier_runs(void **state)
 {
     struct node_world *w = *state;
     w->node = start_node(w, "node0", w->redis, "1");
@@ -658,30 +658,30 @@ static void sweeps_take_out_displaced_copies_of_runs_that_are_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_holder_frees_what_its_recheck_set_names),
-        TEST(the_next_writer_is_told_again),
+        TEST(a_holder_frees_the_copies_in_its_recheck_set),
+        TEST(the_next_writer_learns_of_earlier_displaced_copies),
         TEST(a_released_copy_is_out_of_the_record),
         TEST(a_node_that_replaces_frees_its_own_displaced_copy),
-        TEST(a_second_copy_takes_the_older_version_of_its_node_along),
-        TEST(what_replaces_is_younger_after_a_loss),
+        TEST(a_joining_copy_frees_the_older_version_on_its_node),
+        TEST(a_replacing_version_stays_the_newer_one_after_a_loss),
         TEST(delete_removes_the_copies_of_other_nodes),
         TEST(delete_of_the_only_copy_is_done_at_once),
         TEST(a_refused_delete_leaves_no_void_location),
-        WITH_REDIS(release_of_what_is_being_published_is_busy),
-        WITH_REDIS(recheck_keeps_what_is_being_published),
+        WITH_REDIS(release_of_a_copy_being_published_is_busy),
+        WITH_REDIS(recheck_keeps_a_copy_that_is_being_published),
         TEST(settled_when_the_holder_has_freed_it),
         TEST(settled_when_the_record_does_not_name_it),
         TEST(settled_when_another_run_has_the_id),
         TEST(settled_when_the_record_of_its_node_has_expired),
         TEST(a_location_is_not_settled_by_expiry),
-        TEST(a_missing_node_is_looked_at_twice),
-        TEST(a_missing_node_is_looked_at_at_every_beat),
-        TEST(any_number_of_nodes_may_have_gone),
+        TEST(a_missing_node_is_checked_twice),
+        TEST(checks_of_a_missing_node_start_over_after_a_pause),
+        TEST(displaced_copies_of_any_number_of_missing_nodes_settle),
         TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
         WITH_REDIS(an_unsettled_directory_displaces_nothing),
         TEST(a_commit_that_was_published_is_committed_again),
-        TEST(a_put_waits_while_the_record_names_too_many),
-        WITH_REDIS(sweeps_take_out_displaced_copies_of_runs_that_are_over),
+        TEST(a_put_waits_while_its_record_names_too_many_displaced_copies),
+        WITH_REDIS(a_sweep_removes_displaced_copies_of_earlier_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

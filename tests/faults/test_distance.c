@@ -124,7 +124,7 @@ static int remove_one(struct tarn_client *c, const char *key)
     return tarn_remove(c, &k, 1, NULL, 0);
 }
 
-static void assert_nobody_aside(struct tarn_client *c)
+static void assert_no_node_aside(struct tarn_client *c)
 {
     char id[16];
     for (int i = 0; i < NODES; i++) {
@@ -153,8 +153,8 @@ static void all_is_done_in_time(struct far *f, uint32_t round_trip_ms)
     IN_TIME(f, client_get(other, "twice", 't', BYTES));
     IN_TIME(f, remove_one(c, "k"));
     assert_int_equal(client_get(c, "k", 'b', BYTES), TARN_E_NOT_FOUND);
-    assert_nobody_aside(c);
-    assert_nobody_aside(other);
+    assert_no_node_aside(c);
+    assert_no_node_aside(other);
     tarn_close(other);
     tarn_close(c);
     harness_passed(f->h);
@@ -207,7 +207,7 @@ static void nodes_are_far_and_redis_is_near(void **state)
     struct tarn_client *c = open_client(f);
     IN_TIME(f, client_put(c, "k", 'a', BYTES, NULL));
     IN_TIME(f, client_get(c, "k", 'a', BYTES));
-    assert_nobody_aside(c);
+    assert_no_node_aside(c);
     tarn_close(c);
     harness_passed(f->h);
 }

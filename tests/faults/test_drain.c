@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node that shuts down in order: puts in flight, and copies that nobody may read once they count as
+/* A node that shuts down in order: puts in flight, and copies that no client may read once they count as
  * gone. */
 #include <signal.h>
 #include <stdatomic.h>
@@ -45,8 +45,8 @@ static void stop(struct through *t)
     harness_free(t->h);
 }
 
-/* A replacing put may come as soon as the directory stops naming a copy. By then nobody may read the copy. */
-static void no_copy_is_read_when_the_directory_forgets_it(void **state)
+/* A replacing put may come as soon as the directory stops naming a copy. No client may read it by then. */
+static void no_copy_is_readable_when_the_directory_forgets_it(void **state)
 {
     static const char *const transports[] = {"shm", "tcp"};
     (void)state;
@@ -86,7 +86,7 @@ static const _Atomic uint64_t *map_generations(const struct harness_node *n, siz
 }
 
 /* Redis gets no withdrawals, only the farewell. Others that see the node gone take its copies for gone. */
-static void no_copy_is_read_when_the_node_is_gone(void **state)
+static void no_copy_is_readable_when_the_node_has_left(void **state)
 {
     enum { N = 1200 }; /* more than one withdrawal command holds */
     size_t readable = 0;
@@ -109,7 +109,7 @@ static void no_copy_is_read_when_the_node_is_gone(void **state)
 }
 
 /* A drain waits for a put in flight as long as the put takes, not only a tick or two. */
-static void a_put_in_flight_is_waited_for(void **state)
+static void a_drain_waits_for_a_put_in_flight(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -183,7 +183,7 @@ static void a_late_commit_leaves_nothing_behind(void **state)
 }
 
 /* Such a commit could not be withdrawn when Redis does not answer the farewell. */
-static void no_commit_is_begun_when_the_node_leaves(void **state)
+static void a_leaving_node_begins_no_commit(void **state)
 {
     (void)state;
     struct through t = start("*5\r\n$7\r\nEVALSHA", "shm", "1500"); /* the farewell */
@@ -204,11 +204,11 @@ static void no_commit_is_begun_when_the_node_leaves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_copy_is_read_when_the_directory_forgets_it),
-        cmocka_unit_test(no_copy_is_read_when_the_node_is_gone),
-        WITH_NODE(a_put_in_flight_is_waited_for),
+        cmocka_unit_test(no_copy_is_readable_when_the_directory_forgets_it),
+        cmocka_unit_test(no_copy_is_readable_when_the_node_has_left),
+        WITH_NODE(a_drain_waits_for_a_put_in_flight),
         cmocka_unit_test(a_late_commit_leaves_nothing_behind),
-        cmocka_unit_test(no_commit_is_begun_when_the_node_leaves),
+        cmocka_unit_test(a_leaving_node_begins_no_commit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

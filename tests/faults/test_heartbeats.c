@@ -82,7 +82,7 @@ static void another_heartbeat_is_refused_at_start(void **state)
 }
 
 /* The node is killed, so that its last beat and its record are still in Redis. */
-static void a_node_restarted_alone_takes_the_directory_over(void **state)
+static void a_node_restarted_alone_takes_over_the_directory(void **state)
 {
     struct world *w = *state;
     char id[64];
@@ -155,7 +155,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(another_heartbeat_is_refused_at_start),
-        TEST(a_node_restarted_alone_takes_the_directory_over),
+        TEST(a_node_restarted_alone_takes_over_the_directory),
         TEST(a_running_node_whose_directory_was_taken_over_is_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,7 @@ static void only_new_from_here(struct scene *s)
 }
 
 /* The client learns of the replace from the generation on the node. */
-static void client_alone(void **state)
+static void a_cut_off_client_sees_a_replace_at_the_node(void **state)
 {
     struct scene *s = *state;
     read_on(s, TTL_MS);
@@ -131,7 +131,7 @@ static void client_alone(void **state)
     harness_passed(s->h);
 }
 
-static void node_alone(void **state)
+static void a_cut_off_node_is_not_read(void **state)
 {
     struct scene *s = *state;
     read_on(s, TTL_MS);
@@ -148,7 +148,7 @@ static void node_alone(void **state)
 }
 
 /* The old version may be read while the island lasts, and for a bounded time after it. */
-static void both_read_on(void **state)
+static void a_cut_off_client_and_node_read_on(void **state)
 {
     struct scene *s = *state;
     char byte;
@@ -169,7 +169,7 @@ static void both_read_on(void **state)
     harness_passed(s->h);
 }
 
-static void client_alone_refuses(void **state)
+static void a_cut_off_client_refuses_reads(void **state)
 {
     struct scene *s = *state;
     read_on(s, TTL_MS);
@@ -193,7 +193,7 @@ static void client_alone_refuses(void **state)
 }
 
 /* An island reads nothing that was replaced elsewhere. */
-static void both_refuse(void **state)
+static void a_cut_off_client_and_node_refuse_reads(void **state)
 {
     struct scene *s = *state;
     read_on(s, TTL_MS);
@@ -217,8 +217,9 @@ static void both_refuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SERVE(client_alone),          SERVE(node_alone),   SERVE(both_read_on),
-        REFUSE(client_alone_refuses), REFUSE(both_refuse),
+        SERVE(a_cut_off_client_sees_a_replace_at_the_node), SERVE(a_cut_off_node_is_not_read),
+        SERVE(a_cut_off_client_and_node_read_on),           REFUSE(a_cut_off_client_refuses_reads),
+        REFUSE(a_cut_off_client_and_node_refuse_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

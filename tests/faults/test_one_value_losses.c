@@ -90,7 +90,7 @@ static void removed_from_an_empty_directory(void **state)
 
 /* A client that has never seen the key gets NOT_FOUND only if that is final: the node may be too late to
  * publish the key again. */
-static void removed_from_an_empty_directory_by_a_stranger(void **state)
+static void removed_from_an_empty_directory_by_a_new_client(void **state)
 {
     struct world *w = *state;
     struct tarn_client *writer = open_client(w), *reader = reader_of_node1(w, writer),
@@ -125,7 +125,7 @@ static void replaced_in_an_empty_directory(void **state)
     harness_passed(w->h);
 }
 
-static void too_short_a_deadline_after_a_loss_says_directory(void **state)
+static void a_short_deadline_after_a_loss_fails_with_directory(void **state)
 {
     struct world *w = *state;
     struct tarn_client *writer = open_client(w), *reader = reader_of_node1(w, writer);
@@ -206,9 +206,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(removed_from_an_empty_directory),
-        CASE(removed_from_an_empty_directory_by_a_stranger),
+        CASE(removed_from_an_empty_directory_by_a_new_client),
         CASE(replaced_in_an_empty_directory),
-        CASE(too_short_a_deadline_after_a_loss_says_directory),
+        CASE(a_short_deadline_after_a_loss_fails_with_directory),
         CASE(writer_dies_between_its_copies),
         CASE(failed_replace_keeps_the_key),
         CASE(replaced_by_a_writer_that_does_not_reach_the_node),

@@ -71,7 +71,7 @@ static void freed_all(struct node_world *w)
     assert_true(directory_has(w->redis, "new"));
 }
 
-static void living_nodes_publish_again_and_then_it_is_settled(void **state)
+static void living_nodes_publish_again_before_the_directory_settles(void **state)
 {
     struct node_world *w = *state;
     HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
@@ -88,7 +88,7 @@ static void living_nodes_publish_again_and_then_it_is_settled(void **state)
 }
 
 /* Others have treated the missing objects as absent, so none of them may come back. */
-static void a_late_node_frees_all(void **state)
+static void a_late_node_frees_all_its_objects(void **state)
 {
     struct node_world *w = *state;
     harness_signal(w->node->process, SIGSTOP);
@@ -101,7 +101,7 @@ static void a_late_node_frees_all(void **state)
 }
 
 /* The node alone was cut off before the loss, so its copies may have been replaced or removed. */
-static void a_node_that_was_cut_off_alone_frees_all(void **state)
+static void a_node_cut_off_alone_frees_all_its_objects(void **state)
 {
     struct node_world *w = *state;
     harness_signal(w->node->process, SIGSTOP);
@@ -115,7 +115,7 @@ static void a_node_that_was_cut_off_alone_frees_all(void **state)
 }
 
 /* Redis kept running, so other nodes may have reached it, even if none of them is left to say so. */
-static void a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all(void **state)
+static void nodes_cut_off_from_a_running_redis_free_all_objects(void **state)
 {
     struct node_world *w = *state;
     HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
@@ -132,7 +132,7 @@ static void a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all(void **st
 }
 
 /* The node that could have told that node0 was cut off alone is dead. */
-static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **state)
+static void a_node_cut_off_without_a_living_witness_frees_all_objects(void **state)
 {
     struct node_world *w = *state;
     HARNESS_UNTIL(node_figure(w->node->control, "nodes") == 2 && settled(w->node), SOON_MS);
@@ -150,7 +150,7 @@ static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **st
 }
 
 /* A node that has left in order knows nothing that the other nodes do not know. */
-static void a_node_that_has_left_is_not_asked(void **state)
+static void the_directory_does_not_wait_for_a_node_that_has_left(void **state)
 {
     struct node_world *w = *state;
     harness_signal(w->other->process, SIGTERM);
@@ -166,7 +166,7 @@ static void a_node_that_has_left_is_not_asked(void **state)
 
 /* Redis is unreachable for all nodes for a long time, and comes back empty. All objects are published
  * again. */
-static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
+static void a_redis_away_for_all_nodes_gets_all_objects_again(void **state)
 {
     struct node_world *w = *state;
     harness_kill(w->redis->process);
@@ -182,7 +182,7 @@ static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
 }
 
 /* Redis comes back with old data. Objects removed or replaced since then stay so. */
-static void redis_back_with_old_data(void **state)
+static void a_redis_with_old_data_restores_no_removed_object(void **state)
 {
     struct node_world *w = *state;
     freeReplyObject(harness_redis_call(w->redis, "SAVE", NULL));
@@ -198,7 +198,7 @@ static void redis_back_with_old_data(void **state)
 }
 
 /* While a listed node still publishes again, the directory does not count as settled, however old it is. */
-static void a_restoring_node_is_waited_for(void **state)
+static void the_directory_waits_for_a_restoring_node(void **state)
 {
     struct node_world *w = *state;
     freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
@@ -219,7 +219,7 @@ static void a_restoring_node_is_waited_for(void **state)
 }
 
 /* A second loss before all objects were published: the nodes can no longer tell which copies are valid. */
-static void lost_again_while_publishing_frees_all(void **state)
+static void a_second_loss_leaves_store_and_directory_equal(void **state)
 {
     struct node_world *w = *state;
     flush(w);
@@ -250,7 +250,7 @@ static const char *delete (struct node_client *c, const char *key)
 }
 
 /* A node does not report an object as absent while the object's node may only not have reported yet. */
-static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **state)
+static void removes_and_replaces_wait_until_the_directory_settles(void **state)
 {
     struct node_world *w = *state;
     harness_signal(w->node->process, SIGSTOP);
@@ -290,7 +290,7 @@ static void a_loss_since_the_last_beat_is_noticed(void **state)
 
 /* --- new directories ---------------------------------------------------------------------------- */
 
-static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **state)
+static void a_new_directory_settles_after_a_ttl_and_a_private_one_at_once(void **state)
 {
     struct node_world *w = *state;
     struct harness_redis *empty = harness_redis_start_new(w->h, NULL);
@@ -309,7 +309,7 @@ static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **
     harness_passed(w->h);
 }
 
-static void a_redis_that_evicts_is_refused_and_warned_of(void **state)
+static void an_evicting_redis_is_refused_and_logged(void **state)
 {
     struct node_world *w = *state;
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "100mb", NULL));
@@ -324,7 +324,7 @@ static void a_redis_that_evicts_is_refused_and_warned_of(void **state)
     harness_passed(w->h);
 }
 
-static void the_record_says_what_cut_off_readers_do(void **state)
+static void a_node_record_has_the_setting_for_cut_off_readers(void **state)
 {
     struct node_world *w = *state;
     harness_node_start(w->h, "strict", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "300",
@@ -346,21 +346,21 @@ static void the_record_says_what_cut_off_readers_do(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(living_nodes_publish_again_and_then_it_is_settled),
-        TEST(a_late_node_frees_all),
-        TEST(a_node_that_was_cut_off_alone_frees_all),
-        TEST(a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all),
-        TEST(a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all),
-        TEST(a_node_that_has_left_is_not_asked),
-        TEST(redis_away_for_all_and_back_empty_has_everything_again),
-        TEST(redis_back_with_old_data),
-        TEST(a_restoring_node_is_waited_for),
-        TEST(lost_again_while_publishing_frees_all),
-        TEST(no_remove_and_no_replace_is_believed_before_it_is_settled),
+        TEST(living_nodes_publish_again_before_the_directory_settles),
+        TEST(a_late_node_frees_all_its_objects),
+        TEST(a_node_cut_off_alone_frees_all_its_objects),
+        TEST(nodes_cut_off_from_a_running_redis_free_all_objects),
+        TEST(a_node_cut_off_without_a_living_witness_frees_all_objects),
+        TEST(the_directory_does_not_wait_for_a_node_that_has_left),
+        TEST(a_redis_away_for_all_nodes_gets_all_objects_again),
+        TEST(a_redis_with_old_data_restores_no_removed_object),
+        TEST(the_directory_waits_for_a_restoring_node),
+        TEST(a_second_loss_leaves_store_and_directory_equal),
+        TEST(removes_and_replaces_wait_until_the_directory_settles),
         WITH_REDIS(a_loss_since_the_last_beat_is_noticed),
-        TEST(a_new_directory_is_settled_after_a_ttl_a_private_one_at_once),
-        TEST(a_redis_that_evicts_is_refused_and_warned_of),
-        TEST(the_record_says_what_cut_off_readers_do),
+        TEST(a_new_directory_settles_after_a_ttl_and_a_private_one_at_once),
+        TEST(an_evicting_redis_is_refused_and_logged),
+        TEST(a_node_record_has_the_setting_for_cut_off_readers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ static void is_back(struct node_world *w)
     assert_int_equal(node_figure(w->node->control, "given_up"), 1);
 }
 
-static void what_was_replaced_and_removed_stays_so(void **state)
+static void replaced_and_removed_objects_do_not_come_back(void **state)
 {
     struct node_world *w = *state;
     stop_until_given_up(w);
@@ -86,7 +86,7 @@ static void what_was_replaced_and_removed_stays_so(void **state)
 }
 
 /* No node has swept these locations. The node compares its copies with them and keeps the copies. */
-static void what_is_still_named_is_kept(void **state)
+static void a_returning_node_keeps_copies_that_records_name(void **state)
 {
     struct node_world *w = *state;
     char location[64];
@@ -145,7 +145,7 @@ static void the_comparison_waits_for_late_sweeps(void **state)
 }
 
 /* No node can have taken another for gone. All come back at once, with all objects. */
-static void silence_of_everyone_gives_nobody_up(void **state)
+static void no_node_counts_as_dead_after_a_silence_of_all(void **state)
 {
     struct node_world *w = *state;
     harness_signal(w->redis->process, SIGSTOP);
@@ -164,8 +164,8 @@ static void silence_of_everyone_gives_nobody_up(void **state)
 }
 
 /* Just before the silence, a client may have been told that a copy here is settled. The node frees that
- * copy before anybody can read again. */
-static void after_a_silence_the_recheck_set_comes_first(void **state)
+ * copy before any client can read again. */
+static void after_a_silence_a_node_first_empties_its_recheck_set(void **state)
 {
     struct node_world *w = *state;
     static const char fill[] = "for i = 1, 60000 do redis.call('SADD', KEYS[1], 'none:' .. i .. "
@@ -190,7 +190,7 @@ static void after_a_silence_the_recheck_set_comes_first(void **state)
 }
 
 /* A killed node's objects leave the directory within 3 heartbeats and a second, even with a slow scrub. */
-static void a_killed_nodes_objects_go_when_its_record_does(void **state)
+static void a_killed_nodes_objects_leave_the_directory_with_its_record(void **state)
 {
     struct node_world *w = *state;
     assert_int_equal(directory_count(w->redis), N);
@@ -222,13 +222,13 @@ static void nothing_is_swept_after_a_silence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_was_replaced_and_removed_stays_so),
-        TEST(what_is_still_named_is_kept),
+        TEST(replaced_and_removed_objects_do_not_come_back),
+        TEST(a_returning_node_keeps_copies_that_records_name),
         TEST(commits_wait_for_the_comparison),
         TEST(the_comparison_waits_for_late_sweeps),
-        TEST(silence_of_everyone_gives_nobody_up),
-        TEST(after_a_silence_the_recheck_set_comes_first),
-        TEST(a_killed_nodes_objects_go_when_its_record_does),
+        TEST(no_node_counts_as_dead_after_a_silence_of_all),
+        TEST(after_a_silence_a_node_first_empties_its_recheck_set),
+        TEST(a_killed_nodes_objects_leave_the_directory_with_its_record),
         TEST(nothing_is_swept_after_a_silence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,7 +110,7 @@ static void a_put_is_tried_again(void **state)
     harness_passed(w->h);
 }
 
-static void a_put_is_not_tried_for_ever(void **state)
+static void a_put_has_a_limited_number_of_tries(void **state)
 {
     struct world *w = *state;
     unsigned before = relay_passed(relay, "RESERVE");
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_put_is_tried_again),
-        CASE(a_put_is_not_tried_for_ever),
+        CASE(a_put_has_a_limited_number_of_tries),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

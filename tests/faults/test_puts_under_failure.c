@@ -106,7 +106,7 @@ static void a_short_deadline_sets_no_healthy_node_aside(void **state)
 }
 
 /* The node is already set aside, so the client sends it nothing at once. */
-static void a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on(void **state)
+static void a_copy_replaced_on_a_paused_node_is_released_afterwards(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, NULL);
@@ -166,7 +166,7 @@ static bool node1_is_ready(const struct world *w)
 }
 
 /* The same, with the other put between the first copy and the end of the failing put. */
-static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
+static void withdrawing_a_copy_keeps_the_copy_that_replaced_it(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, NULL), *other = world_client(w, NULL);
@@ -328,7 +328,7 @@ static void put_and_read_back(struct tarn_client *c, int round)
 
 /* The other node takes over the paused node's items. It may have been asked for its own items before or
  * after; which node holds the first key varies by round. */
-static void items_passed_on_to_another_node_are_not_mixed_up(void **state)
+static void items_moved_to_another_node_are_not_mixed_up(void **state)
 {
     struct world *w = *state;
     for (int round = 0; round < 6; round++) {
@@ -353,7 +353,7 @@ static void *slow_put(void *arg)
     return NULL;
 }
 
-static void a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on(void **state)
+static void a_node_paused_during_a_put_frees_its_reservation_afterwards(void **state)
 {
     struct world *w = *state;
     struct caller one = {.client = client_open_faulty(
@@ -378,7 +378,7 @@ static void *putter(void *arg)
 }
 
 /* COMMIT waits for Redis. Its delay says nothing about the node. */
-static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
+static void puts_that_wait_for_redis_do_not_delay_cached_gets(void **state)
 {
     struct world *w = *state;
     struct caller other = {.client = world_client(w, "tcp")};
@@ -398,7 +398,7 @@ static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
     harness_passed(w->h);
 }
 
-static void a_node_back_after_its_record_expired_takes_the_first_put(void **state)
+static void a_returned_node_takes_the_first_put(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, "tcp");
@@ -458,17 +458,17 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(a_short_deadline_sets_no_healthy_node_aside),
-        CASE(a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on),
+        CASE(a_copy_replaced_on_a_paused_node_is_released_afterwards),
         CASE(a_failed_put_of_replicas_leaves_others_objects_alone),
-        CASE(taking_a_copy_back_spares_what_has_replaced_it),
+        CASE(withdrawing_a_copy_keeps_the_copy_that_replaced_it),
         CASE(a_put_that_timed_out_does_not_appear_later),
         CASE(a_commit_read_after_its_deadline_is_refused),
         CASE(of_two_replacing_puts_one_has_all_its_replicas),
         CASE(broken_data_links_leave_nothing_reserved),
-        CASE(items_passed_on_to_another_node_are_not_mixed_up),
-        CASE(a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on),
-        CASE(puts_that_wait_for_redis_disturb_no_cached_get),
-        CASE(a_node_back_after_its_record_expired_takes_the_first_put),
+        CASE(items_moved_to_another_node_are_not_mixed_up),
+        CASE(a_node_paused_during_a_put_frees_its_reservation_afterwards),
+        CASE(puts_that_wait_for_redis_do_not_delay_cached_gets),
+        CASE(a_returned_node_takes_the_first_put),
         cmocka_unit_test_setup_teardown(a_foreign_unix_path_does_not_hide_a_node, start_slow, world_stop),
     };
     if (argc > 1)

@@ -138,7 +138,7 @@ static void memory_of_all_sizes_needs_no_registration(void **state)
     harness_passed(w->h);
 }
 
-static void nothing_can_be_put_and_got(void **state)
+static void an_empty_object_can_be_put_and_got(void **state)
 {
     struct world *w = *state;
     struct tarn_piece none = {.addr = NULL, .bytes = 0};
@@ -406,7 +406,7 @@ static void come_and_go(struct world *w, unsigned i)
 }
 
 /* Mooncake, UCCL: queue pairs and memory keys leak with every connection. */
-static void storm_of_connects_leaves_nothing(void **state)
+static void a_storm_of_connects_leaves_no_resources(void **state)
 {
     struct world *w = *state;
     unsigned n = setting("RDMA_CONNECTS", 150), warm = 40;
@@ -437,7 +437,7 @@ static struct harness_process *peer(struct world *w, const char *what)
     return harness_spawn(w->h, what, argv);
 }
 
-static void killed_clients_leave_nothing(void **state)
+static void killed_clients_leave_no_resources(void **state)
 {
     struct world *w = *state;
     assert_int_equal(marked_put(w->client, "mine", 0, 1, 1000), 0);
@@ -648,7 +648,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CASE(last_get_counts_as_use),
         CASE(memory_of_all_sizes_needs_no_registration),
-        CASE(nothing_can_be_put_and_got),
+        CASE(an_empty_object_can_be_put_and_got),
         CASE(put_from_memory_that_cannot_be_written),
         CASE(get_into_memory_that_cannot_be_written),
         CASE(memory_mapped_again_at_the_same_address),
@@ -656,8 +656,8 @@ int main(int argc, char **argv)
         CASE(registered_memory),
         CASE(node_restarted_under_clients),
         CASE(stopped_node_still_serves_gets),
-        CASE(storm_of_connects_leaves_nothing),
-        CASE(killed_clients_leave_nothing),
+        CASE(a_storm_of_connects_leaves_no_resources),
+        CASE(killed_clients_leave_no_resources),
         cmocka_unit_test_setup_teardown(gets_are_right_under_eviction_and_overwrites, start_for_churn,
                                         rdma_stop),
     };

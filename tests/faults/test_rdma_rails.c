@@ -10,7 +10,7 @@
 #include "client/client.h"
 #include "client/link.h"
 #include "tests/node_client.h"
-#include "tests/unit/node_here.h"
+#include "tests/node_here.h"
 #include "tests/world.h"
 
 enum { BYTES = 300000, SLOW_MS = 1500 };
@@ -170,7 +170,7 @@ static void without_tcp_operations_wait_for_a_rail(void **state)
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }
 
-static void they_wait_no_longer_than_their_deadline(void **state)
+static void operations_wait_for_a_rail_until_their_deadline(void **state)
 {
     (void)state;
     open_client("rdma");
@@ -193,7 +193,7 @@ static tarn_op submit_get(struct tarn_item *item, uint32_t timeout_ms)
     return op;
 }
 
-static void cancel_and_close_end_the_wait(void **state)
+static void cancel_and_close_end_the_wait_for_a_rail(void **state)
 {
     (void)state;
     char *data = malloc(BYTES);
@@ -235,7 +235,7 @@ static void *plug_later(void *arg)
     return NULL;
 }
 
-static void a_rail_that_is_down_is_waited_for(void **state)
+static void operations_wait_for_a_rail_that_is_down(void **state)
 {
     (void)state;
     pthread_t other;
@@ -261,7 +261,7 @@ static void a_rail_that_is_down_is_waited_for(void **state)
 }
 
 /* A put that could use other nodes finds none of them better. */
-static void it_is_waited_for_with_several_nodes_too(void **state)
+static void operations_on_several_nodes_wait_for_a_rail(void **state)
 {
     (void)state;
     struct here second;
@@ -283,7 +283,7 @@ static void it_is_waited_for_with_several_nodes_too(void **state)
     stop_here(&second);
 }
 
-static void a_rail_that_was_set_aside_is_waited_for(void **state)
+static void operations_wait_for_a_rail_that_was_set_aside(void **state)
 {
     (void)state;
     char byte;
@@ -349,7 +349,7 @@ static void a_cut_transport_is_set_aside_not_the_node(void **state)
 
 /* Posted work never completes. The get's time is too short to wait out one link, but not several in a row.
  * The get then uses tcp, if time is left. */
-static void a_silent_one_is_set_aside_not_the_node(void **state)
+static void a_silent_transport_is_set_aside_not_the_node(void **state)
 {
     (void)state;
     char byte;
@@ -375,11 +375,15 @@ static void a_silent_one_is_set_aside_not_the_node(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        CASE(tcp_goes_on_while_rails_come_up),         CASE(without_tcp_operations_wait_for_a_rail),
-        CASE(they_wait_no_longer_than_their_deadline), CASE(cancel_and_close_end_the_wait),
-        CASE(a_rail_that_is_down_is_waited_for),       CASE(it_is_waited_for_with_several_nodes_too),
-        CASE(a_rail_that_was_set_aside_is_waited_for), CASE(a_cut_transport_is_set_aside_not_the_node),
-        CASE(a_silent_one_is_set_aside_not_the_node),
+        CASE(tcp_goes_on_while_rails_come_up),
+        CASE(without_tcp_operations_wait_for_a_rail),
+        CASE(operations_wait_for_a_rail_until_their_deadline),
+        CASE(cancel_and_close_end_the_wait_for_a_rail),
+        CASE(operations_wait_for_a_rail_that_is_down),
+        CASE(operations_on_several_nodes_wait_for_a_rail),
+        CASE(operations_wait_for_a_rail_that_was_set_aside),
+        CASE(a_cut_transport_is_set_aside_not_the_node),
+        CASE(a_silent_transport_is_set_aside_not_the_node),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

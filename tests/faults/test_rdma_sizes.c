@@ -136,7 +136,7 @@ static void ranges_begin_and_end_anywhere(void **state)
 
 /* Empty objects in a batch with others, in place of others, read as ranges, and at a node with several
  * regions. */
-static void no_bytes_among_others(void **state)
+static void empty_objects_mix_with_others(void **state)
 {
     struct world *w = *state;
     enum { N = 24 };
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
         CASE(objects_lie_across_regions),
         CASE(pieces_meet_borders_anywhere),
         CASE(ranges_begin_and_end_anywhere),
-        CASE(no_bytes_among_others),
+        CASE(empty_objects_mix_with_others),
         cmocka_unit_test_setup_teardown(objects_larger_than_32_bits, start_large, stop_large),
     };
     if (argc == 2)

@@ -412,7 +412,7 @@ static void expect_untouched(const char *data, size_t bytes)
     }
 }
 
-static void canceled_in_flight_lets_go(void **state)
+static void a_canceled_get_releases_its_memory(void **state)
 {
     struct world *w = *state;
     char *data = malloc(BIG);
@@ -493,7 +493,7 @@ int main(int argc, char **argv)
         CASE(more_works_than_any_queue_takes),
         ONE_RAIL(more_requests_than_the_send_queue_takes),
         CASE(memory_in_use_is_not_deregistered),
-        CASE(canceled_in_flight_lets_go),
+        CASE(a_canceled_get_releases_its_memory),
         CASE(deadline_passes_in_flight),
     };
     if (argc == 2)

@@ -141,7 +141,7 @@ static void killed_writer_never_hits_the_next_owner(void **state)
  * The client's host is cut off except for the rail. Its process does nothing, but its device works on through
  * two seconds of queued writes. Only the end of the node's queue pair stops them.
  */
-static void unheard_writer_never_hits_the_next_owner(void **state)
+static void a_cut_off_writer_never_hits_the_next_owner(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = tcp_client(w);
@@ -217,7 +217,7 @@ int main(int argc, char **argv)
         return peer_main(argv[2]);
     const struct CMUnitTest tests[] = {
         CASE(killed_writer_never_hits_the_next_owner),
-        CASE(unheard_writer_never_hits_the_next_owner),
+        CASE(a_cut_off_writer_never_hits_the_next_owner),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

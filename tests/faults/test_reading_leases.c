@@ -109,7 +109,7 @@ static void replaced_while_its_node_is_paused(void **state)
 
 /* A cached descriptor names a node that does not answer; the directory now names another location. The put
  * is still running meanwhile, because it must wait for that node. */
-static void silent_copy_makes_the_client_ask_again(void **state)
+static void a_silent_copy_makes_the_client_look_up_again(void **state)
 {
     struct world *w = *state;
     struct tarn_client *reader = world_client(w, "tcp");
@@ -159,13 +159,13 @@ static void wait_for_pause(struct world *w, bool without_redis)
 }
 
 /* If the directory has no other copy, the get waits for the pause to end. */
-static void a_short_pause_is_waited_for(void **state)
+static void gets_wait_for_a_short_pause(void **state)
 {
     wait_for_pause(*state, false);
 }
 
 /* If the directory does not answer, the node may. */
-static void a_pause_is_waited_for_without_redis(void **state)
+static void gets_wait_for_a_pause_without_redis(void **state)
 {
     wait_for_pause(*state, true);
 }
@@ -206,32 +206,26 @@ static void killed_nodes_copies_are_misses(void **state)
     harness_passed(w->h);
 }
 
-/* Not every get waits for Redis. */
-static void gets_go_on(struct tarn_client *c, uint64_t ms)
-{
-    assert_true(client_gets_for(c, "k", 'v', BYTES, ms) <= 2);
-}
-
 /* Nobody can replace anything, so cached gets continue past every lease, and also after Redis is back. */
-static void redis_away_for_all(void **state)
+static void cached_gets_continue_while_redis_is_away_for_all(void **state)
 {
     struct world *w = *state;
     static const char *const by[] = {"shm", "tcp"};
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
     for (int i = 0; i < 2; i++) {
         struct tarn_client *c = world_client(w, by[i]);
-        gets_go_on(c, TTL_MS);
+        client_gets_quickly_for(c, "k", 'v', BYTES, TTL_MS);
         harness_signal(w->redis->process, SIGSTOP);
-        gets_go_on(c, 3 * TTL_MS);
+        client_gets_quickly_for(c, "k", 'v', BYTES, 3 * TTL_MS);
         harness_signal(w->redis->process, SIGCONT);
         HARNESS_UNTIL(world_lists(w, "node1"), BACK_MS);
-        gets_go_on(c, TTL_MS);
+        client_gets_quickly_for(c, "k", 'v', BYTES, TTL_MS);
         tarn_close(c);
     }
     struct tarn_client *c = world_client(w, NULL);
-    gets_go_on(c, TTL_MS);
+    client_gets_quickly_for(c, "k", 'v', BYTES, TTL_MS);
     harness_kill(w->redis->process);
-    gets_go_on(c, 3 * TTL_MS);
+    client_gets_quickly_for(c, "k", 'v', BYTES, 3 * TTL_MS);
     tarn_close(c);
     harness_passed(w->h);
 }
@@ -278,9 +272,9 @@ static void a_lease_used_late_is_renewed(void **state)
     harness_passed(w->h);
 }
 
-/* The client got the lease with the list of nodes, and has asked no question yet. During the misses its thread
- * goes to sleep. */
-static void the_lease_of_what_was_just_looked_up_is_renewed(void **state)
+/* The client got the lease with the list of nodes, and has asked no question yet. During the misses its
+ * thread goes to sleep. */
+static void the_lease_of_a_copy_just_looked_up_is_renewed(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, "shm");
@@ -307,13 +301,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(paused_node_is_not_read_past_its_record),
         CASE(replaced_while_its_node_is_paused),
-        CALM(silent_copy_makes_the_client_ask_again),
-        CALM(a_short_pause_is_waited_for),
-        CALM(a_pause_is_waited_for_without_redis),
+        CALM(a_silent_copy_makes_the_client_look_up_again),
+        CALM(gets_wait_for_a_short_pause),
+        CALM(gets_wait_for_a_pause_without_redis),
         CASE(killed_nodes_copies_are_misses),
-        CASE(redis_away_for_all),
+        CASE(cached_gets_continue_while_redis_is_away_for_all),
         CALM(a_lease_used_late_is_renewed),
-        CALM(the_lease_of_what_was_just_looked_up_is_renewed),
+        CALM(the_lease_of_a_copy_just_looked_up_is_renewed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

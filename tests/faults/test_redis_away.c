@@ -178,7 +178,7 @@ static long long script_calls(const struct world *w)
 
 /* Redis allows the node everything except removing records. The node retries now and then, and can still
  * end. */
-static void withdrawals_refused_for_good(void **state)
+static void refused_withdrawals_are_retried_slowly(void **state)
 {
     struct world *w = *state;
     assert_int_equal(put(w->client, "stays"), 0);
@@ -212,7 +212,7 @@ int main(void)
         CASE(paused),
         CASE(out_of_memory),
         CASE(read_only),
-        CASE(withdrawals_refused_for_good),
+        CASE(refused_withdrawals_are_retried_slowly),
         CASE(absent_at_start),
         CASE(wrong_password),
     };

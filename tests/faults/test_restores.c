@@ -62,7 +62,7 @@ static void flush_held(struct node_world *w, struct redis_relay *relay)
     assert_false(directory_has(w->redis, "k"));
 }
 
-static void what_was_not_answered_is_published_again(void **state)
+static void an_unanswered_publish_is_repeated(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = start_nodes(w, "300");
@@ -77,7 +77,7 @@ static void what_was_not_answered_is_published_again(void **state)
 
 /* The newer version is in the directory first. The older one is freed, because clients may have its
  * location cached. */
-static void what_lost_to_a_newer_version_is_freed(void **state)
+static void a_copy_older_than_the_directorys_version_is_freed(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = start_nodes(w, "3000");
@@ -106,7 +106,7 @@ static bool is_removed(struct node_client *c, const char *key)
 
 /* The node publishes a key that was removed when the node counted as gone. It must free all its objects,
  * and not trust that publish. */
-static void who_was_given_up_meanwhile_brings_nothing_back(void **state)
+static void a_node_that_counted_as_dead_restores_nothing(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = start_nodes(w, "20000");
@@ -126,9 +126,9 @@ static void who_was_given_up_meanwhile_brings_nothing_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_REDIS(what_was_not_answered_is_published_again),
-        WITH_REDIS(what_lost_to_a_newer_version_is_freed),
-        WITH_REDIS(who_was_given_up_meanwhile_brings_nothing_back),
+        WITH_REDIS(an_unanswered_publish_is_repeated),
+        WITH_REDIS(a_copy_older_than_the_directorys_version_is_freed),
+        WITH_REDIS(a_node_that_counted_as_dead_restores_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

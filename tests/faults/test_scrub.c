@@ -20,7 +20,7 @@ static struct harness_node *start_behind(struct node_world *w, const struct redi
  * Redis loses its data between a look-up's request and its answer. The look-up finds nothing, and the node
  * must free nothing. The relay may hold the sweep's look-up instead, so the test runs twice.
  */
-static void what_redis_has_lost_is_not_freed(void **state)
+static void copies_whose_records_redis_lost_are_not_freed(void **state)
 {
     struct node_world *w = *state;
     for (int i = 0; i < 2; i++) {
@@ -48,7 +48,7 @@ static void what_redis_has_lost_is_not_freed(void **state)
 
 /* A record is missing although Redis has lost nothing: the object was replaced or removed, so the copy is
  * freed. */
-static void what_the_directory_does_not_name_is_freed(void **state)
+static void copies_that_no_record_names_are_freed(void **state)
 {
     struct node_world *w = *state;
     w->node = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300",
@@ -69,8 +69,8 @@ static void what_the_directory_does_not_name_is_freed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_REDIS(what_redis_has_lost_is_not_freed),
-        WITH_REDIS(what_the_directory_does_not_name_is_freed),
+        WITH_REDIS(copies_whose_records_redis_lost_are_not_freed),
+        WITH_REDIS(copies_that_no_record_names_are_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

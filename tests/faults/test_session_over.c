@@ -99,7 +99,7 @@ static void was_refused(struct far *f)
     harness_passed(f->h);
 }
 
-static void a_put_goes_on(void **state)
+static void a_put_survives_the_end_of_its_session(void **state)
 {
     struct far *f = *state;
     struct tarn_client *c = open_client(f);
@@ -111,7 +111,7 @@ static void a_put_goes_on(void **state)
     was_refused(f);
 }
 
-static void a_get_goes_on(void **state)
+static void a_get_survives_the_end_of_its_session(void **state)
 {
     struct far *f = *state;
     struct tarn_client *writer = open_client(f), *c = open_client(f);
@@ -129,8 +129,8 @@ static void a_get_goes_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(a_put_goes_on),
-        CASE(a_get_goes_on),
+        CASE(a_put_survives_the_end_of_its_session),
+        CASE(a_get_survives_the_end_of_its_session),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,7 +116,7 @@ static void closed_clients_leave_no_session_behind(void **state)
     harness_passed(w->h);
 }
 
-static void a_process_has_so_many_sessions_and_no_more(void **state)
+static void a_process_has_a_limited_number_of_sessions(void **state)
 {
     struct node_world *w = *state;
     const char *address = w->node->local;
@@ -139,7 +139,7 @@ static void a_process_has_so_many_sessions_and_no_more(void **state)
     harness_passed(w->h);
 }
 
-static void attach_after_quit_takes_the_promise_back(void **state)
+static void attach_after_quit_keeps_the_session(void **state)
 {
     struct node_world *w = *state;
     const char *address = w->node->local;
@@ -153,7 +153,7 @@ static void attach_after_quit_takes_the_promise_back(void **state)
 }
 
 /* The same for a later connection: the process lives, and may still read what it has mapped. */
-static void hello_after_quit_takes_the_promise_back(void **state)
+static void hello_after_quit_keeps_the_session(void **state)
 {
     struct node_world *w = *state;
     const char *address = w->node->local;
@@ -235,7 +235,7 @@ static void expect_refused(const char *address, const char *request)
     assert_prefix(out, "-PROTOCOL");
 }
 
-static void strangers_get_little_room_and_no_time(void **state)
+static void unauthenticated_clients_get_little_memory_and_no_time(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M",
@@ -255,9 +255,8 @@ static void strangers_get_little_room_and_no_time(void **state)
     /* A session may send large requests, even directly after HELLO. */
     static char large[1 << 20];
     memset(large, 'x', sizeof(large) - 1);
-    const char *hello[] = {"HELLO", "1", "5", "s3cret"}, *ping[] = {"PING", large};
-    assert_int_equal(tarn_resp_append(stranger, 4, hello, NULL), 0);
-    assert_int_equal(tarn_resp_append(stranger, 2, ping, NULL), 0);
+    assert_int_equal(tarn_resp_append_strs(stranger, "HELLO", "1", "5", "s3cret", NULL), 0);
+    assert_int_equal(tarn_resp_append_strs(stranger, "PING", large, NULL), 0);
     for (int i = 0; i < 2; i++) {
         redisReply *reply;
         assert_int_equal(tarn_resp_read(stranger, tarn_deadline(HARNESS_TIMEOUT_MS), NULL, &reply), 0);
@@ -356,12 +355,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_REDIS(clients_of_another_pid_namespace_come_and_go),
         WITH_NODE(closed_clients_leave_no_session_behind),
-        WITH_NODE(a_process_has_so_many_sessions_and_no_more),
-        WITH_NODE(attach_after_quit_takes_the_promise_back),
-        WITH_NODE(hello_after_quit_takes_the_promise_back),
+        WITH_NODE(a_process_has_a_limited_number_of_sessions),
+        WITH_NODE(attach_after_quit_keeps_the_session),
+        WITH_NODE(hello_after_quit_keeps_the_session),
         WITH_NODE(connections_end_with_the_process_that_attached),
         WITH_NODE(children_do_not_inherit_mapped_pools),
-        WITH_REDIS(strangers_get_little_room_and_no_time),
+        WITH_REDIS(unauthenticated_clients_get_little_memory_and_no_time),
         WITH_NODE(unfinished_requests_take_bounded_memory),
         WITH_REDIS(a_commit_under_way_at_the_end_leaves_no_record),
     };

@@ -192,7 +192,7 @@ static void *take_in_vain(void *arg)
     return NULL;
 }
 
-static void nobody_waits_for_who_tries_again(void **state)
+static void no_call_waits_for_the_retry_of_another_call(void **state)
 {
     struct world *w = *state;
     pthread_t other;
@@ -210,7 +210,7 @@ static void nobody_waits_for_who_tries_again(void **state)
 }
 
 /* Each short call leaves time for another transport. Together they wait no longer than a patient call. */
-static void short_calls_add_up(void **state)
+static void short_calls_together_set_a_transport_aside(void **state)
 {
     struct world *w = *state;
     uint64_t begun = harness_now_ms();
@@ -227,7 +227,7 @@ static void short_calls_add_up(void **state)
 }
 
 /* A node that answers nothing is set aside itself. Nothing is recorded about the transport. */
-static void a_node_that_is_silent_altogether(void **state)
+static void a_silent_node_is_set_aside_itself(void **state)
 {
     struct world *w = *state;
     int ms;
@@ -239,7 +239,7 @@ static void a_node_that_is_silent_altogether(void **state)
     harness_passed(w->h);
 }
 
-static void the_only_transport_has_all_the_time(void **state)
+static void the_only_transport_gets_the_whole_deadline(void **state)
 {
     struct world *w = *state;
     int ms;
@@ -253,10 +253,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_transport_is_set_aside_not_the_node, start_two, stop),
-        cmocka_unit_test_setup_teardown(nobody_waits_for_who_tries_again, start_two, stop),
-        cmocka_unit_test_setup_teardown(short_calls_add_up, start_two, stop),
-        cmocka_unit_test_setup_teardown(a_node_that_is_silent_altogether, start_two, stop),
-        cmocka_unit_test_setup_teardown(the_only_transport_has_all_the_time, start_one, stop),
+        cmocka_unit_test_setup_teardown(no_call_waits_for_the_retry_of_another_call, start_two, stop),
+        cmocka_unit_test_setup_teardown(short_calls_together_set_a_transport_aside, start_two, stop),
+        cmocka_unit_test_setup_teardown(a_silent_node_is_set_aside_itself, start_two, stop),
+        cmocka_unit_test_setup_teardown(the_only_transport_gets_the_whole_deadline, start_one, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

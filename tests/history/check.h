@@ -13,7 +13,7 @@
  * A put only if absent (HISTORY_PUT) displaces no older values. Later operations can displace its value.
  *
  * An operation that did not return 0 (errors, IN_DOUBT, killed clients) may have taken effect or not, at any
- * time after its begin, because a node may carry out a command when nobody waits any more. But it takes
+ * time after its begin, because a node may carry out a command when no client waits any more. But it takes
  * effect only once. So a failed put is over when its call has returned (or its process is gone) and its value
  * has been seen: later operations displace it. If the value of a failed put is first seen after a displacing
  * operation, that is legal and counted (late_effects). A failed remove changes nothing, since misses are
@@ -36,7 +36,7 @@ enum history_finding {
     HISTORY_RESURRECTED,
     HISTORY_IN_TURN,
     HISTORY_EARLY,   /* a value was read before its put began */
-    HISTORY_UNKNOWN, /* nobody put the value under this key */
+    HISTORY_UNKNOWN, /* no put wrote the value under this key */
     HISTORY_BYTES,   /* see enum history_wrong */
     HISTORY_LATE,
     HISTORY_FINDINGS,

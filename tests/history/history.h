@@ -36,7 +36,7 @@ enum history_wrong {
     HISTORY_TORN,      /* bytes of several versions */
     HISTORY_FOREIGN,   /* of another key */
     HISTORY_MISPLACED, /* bytes of this version, from another place in it */
-    HISTORY_GARBLED,   /* bytes that nobody put */
+    HISTORY_GARBLED,   /* bytes that no put wrote */
     HISTORY_WRONGS,
 };
 

@@ -22,7 +22,7 @@ static const char *const meanings[HISTORY_FINDINGS] = {
         "the put was over before the remove began, and the get began after that had returned",
     [HISTORY_IN_TURN] = "no order of these writes fits these gets",
     [HISTORY_EARLY] = "the get was over before the put began",
-    [HISTORY_UNKNOWN] = "nobody put what this get returned under its key",
+    [HISTORY_UNKNOWN] = "no put wrote what this get returned under its key",
     [HISTORY_BYTES] = "the bytes are not one value's",
     [HISTORY_LATE] = "it ended this late though its process ran",
 };

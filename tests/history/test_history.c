@@ -158,7 +158,7 @@ static void overlapping_replaces_have_either_order(void **state)
     legal();
 }
 
-static void a_put_beside_a_remove_may_stay(void **state)
+static void a_put_at_the_time_of_a_remove_may_stay(void **state)
 {
     (void)state;
     replace(0, 50, 0, 1);
@@ -168,7 +168,7 @@ static void a_put_beside_a_remove_may_stay(void **state)
 }
 
 /* An operation that did not return 0 may have taken effect, also later. It displaces nothing. */
-static void failed_operations_oblige_nobody(void **state)
+static void failed_operations_displace_nothing(void **state)
 {
     (void)state;
     put(0, 10, 0, 1);
@@ -183,7 +183,7 @@ static void failed_operations_oblige_nobody(void **state)
     assert_int_equal(r.late_effects, 0);
 }
 
-static void failed_put_takes_effect_behind_a_later_one(void **state)
+static void failed_put_takes_effect_after_a_later_put(void **state)
 {
     (void)state;
     replace(0, 10, TARN_E_TIMEOUT, 1);
@@ -216,7 +216,7 @@ static void failed_put_seen_before_it_returned(void **state)
     legal();
 }
 
-static void put_of_what_is_not_there_displaces_nothing(void **state)
+static void a_put_beside_an_unseen_object_displaces_nothing(void **state)
 {
     (void)state;
     put(0, 10, 0, 1);
@@ -226,7 +226,7 @@ static void put_of_what_is_not_there_displaces_nothing(void **state)
     legal();
 }
 
-static void stalls_are_not_lateness(void **state)
+static void stalls_do_not_count_as_lateness(void **state)
 {
     (void)state;
     get(20000, 25049, 0);
@@ -255,7 +255,7 @@ static void stale_get(void **state)
 }
 
 /* A get is stale even if the newest version is gone. */
-static void stale_behind_two(void **state)
+static void a_get_is_stale_behind_two_versions(void **state)
 {
     (void)state;
     replace(0, 10, 0, 1);
@@ -328,7 +328,7 @@ static void value_before_its_put(void **state)
     finds(HISTORY_EARLY, 1, 2);
 }
 
-static void value_of_nobody(void **state)
+static void a_value_that_no_put_wrote_is_unknown(void **state)
 {
     (void)state;
     get(0, 10, 1);
@@ -468,7 +468,7 @@ static void agrees_with_all_orders(void **state)
 
 /* --- values ------------------------------------------------------------------------------------- */
 
-static void values_show_what_is_wrong(void **state)
+static void an_inspected_value_shows_its_fault(void **state)
 {
     (void)state;
     static char a[1000], b[1000], other[1000], got[1000];
@@ -592,7 +592,7 @@ static void plans_come_from_the_seed(void **state)
         assert_true(plan[i].kind == SOAK_REDIS_OLD || plan[i].kind == SOAK_NODE_KILL);
 }
 
-static void no_fault_is_between_clients_and_nodes_of_one_host(void **state)
+static void the_plan_cuts_no_link_within_a_host(void **state)
 {
     (void)state;
     static const char *const transports[] = {"shm", "cuda_ipc"};
@@ -612,28 +612,28 @@ int main(void)
         CASE(misses_are_always_legal),
         CASE(new_then_old_during_a_replace),
         CASE(overlapping_replaces_have_either_order),
-        CASE(a_put_beside_a_remove_may_stay),
-        CASE(failed_operations_oblige_nobody),
-        CASE(failed_put_takes_effect_behind_a_later_one),
+        CASE(a_put_at_the_time_of_a_remove_may_stay),
+        CASE(failed_operations_displace_nothing),
+        CASE(failed_put_takes_effect_after_a_later_put),
         CASE(killed_put_takes_effect_or_not),
         CASE(failed_put_seen_before_it_returned),
-        CASE(put_of_what_is_not_there_displaces_nothing),
-        CASE(stalls_are_not_lateness),
+        CASE(a_put_beside_an_unseen_object_displaces_nothing),
+        CASE(stalls_do_not_count_as_lateness),
         CASE(stale_get),
-        CASE(stale_behind_two),
+        CASE(a_get_is_stale_behind_two_versions),
         CASE(resurrected_value),
         CASE(failed_put_seen_and_displaced),
         CASE(two_versions_in_turn),
         CASE(three_versions_in_turn),
         CASE(value_before_its_put),
-        CASE(value_of_nobody),
+        CASE(a_value_that_no_put_wrote_is_unknown),
         CASE(wrong_bytes),
         CASE(late_operation),
         CASE(agrees_with_all_orders),
-        CASE(values_show_what_is_wrong),
+        CASE(an_inspected_value_shows_its_fault),
         CASE(logs_survive_the_writer),
         CASE(plans_come_from_the_seed),
-        CASE(no_fault_is_between_clients_and_nodes_of_one_host),
+        CASE(the_plan_cuts_no_link_within_a_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static void key_on(struct world *w, int node, char key[32])
 
 /* --- placement ---------------------------------------------------------------------------------- */
 
-static void copies_go_where_they_are_asked_to(void **state)
+static void copies_go_to_the_requested_place(void **state)
 {
     struct world *w = *state;
     struct tarn_put_options named = {.size = sizeof named, .place = "node1"},
@@ -128,7 +128,7 @@ static void replaced_on_another_node_is_never_read_again(void **state)
     harness_passed(w->h);
 }
 
-static void full_node_passes_on_to_the_next(void **state)
+static void a_put_uses_the_next_node_when_one_is_full(void **state)
 {
     struct world *w = *state;
     struct tarn_put_options pinned = {.size = sizeof pinned, .flags = TARN_PUT_PIN};
@@ -295,7 +295,7 @@ static int node_of(uint32_t copies)
 }
 
 /* Whichever copy the reader prefers: all gets from the killed node continue with the second copy. */
-static void killed_replica_is_not_waited_for(void **state)
+static void a_get_does_not_wait_for_a_killed_replica(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, "tcp");
@@ -309,7 +309,7 @@ static void killed_replica_is_not_waited_for(void **state)
     harness_passed(w->h);
 }
 
-static void only_copy_on_a_killed_node_is_said_at_once(void **state)
+static void a_get_of_the_only_copy_on_a_killed_node_fails_at_once(void **state)
 {
     struct world *w = *state;
     char key[32];
@@ -368,7 +368,7 @@ static void late_reservation_is_given_back(void **state)
     harness_passed(w->h);
 }
 
-static void node_that_comes_later_is_found(void **state)
+static void a_node_started_later_is_found(void **state)
 {
     struct world *w = *state;
     struct harness_node *n3 = world_node(w, "node3");
@@ -384,7 +384,7 @@ static void node_that_comes_later_is_found(void **state)
 
 /* TARN_GET_NOW skips items that need waiting. It does not touch their memory, whatever their result would
  * be. */
-static void gets_only_what_is_at_hand(void **state)
+static void get_now_skips_items_that_need_waiting(void **state)
 {
     struct world *w = *state;
     char data[2][100];
@@ -445,7 +445,7 @@ static void hits_and_cache_outlive_redis(void **state)
 
 /* --- views -------------------------------------------------------------------------------------- */
 
-static void view_stays_whatever_happens_to_the_object(void **state)
+static void a_view_keeps_its_bytes_when_the_object_changes(void **state)
 {
     struct world *w = *state;
     struct tarn_key k = key_of("seen");
@@ -587,7 +587,7 @@ static void close_ends_operations_in_flight(void **state)
     harness_passed(w->h);
 }
 
-static void register_knows_what_is_in_flight(void **state)
+static void deregister_refuses_memory_in_flight(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, "tcp");
@@ -723,7 +723,7 @@ static int count_objects(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-static void what_there_is_can_be_seen(void **state)
+static void nodes_and_objects_can_be_listed(void **state)
 {
     struct world *w = *state;
     struct tarn_key k = key_of("shown-1"), none = key_of("none");
@@ -749,29 +749,29 @@ static void what_there_is_can_be_seen(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        CASE(copies_go_where_they_are_asked_to),
+        CASE(copies_go_to_the_requested_place),
         CASE(replaced_on_another_node_is_never_read_again),
-        SMALL(full_node_passes_on_to_the_next),
+        SMALL(a_put_uses_the_next_node_when_one_is_full),
         CASE(large_batches_with_every_size),
         CASE(invalid_items_of_a_batch_are_found),
         CASE(same_key_twice_in_a_batch),
         cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, world_stop),
-        CASE(killed_replica_is_not_waited_for),
-        CASE(only_copy_on_a_killed_node_is_said_at_once),
+        CASE(a_get_does_not_wait_for_a_killed_replica),
+        CASE(a_get_of_the_only_copy_on_a_killed_node_fails_at_once),
         CASE(paused_node_costs_one_bounded_delay),
         CASE(late_reservation_is_given_back),
-        CASE(node_that_comes_later_is_found),
-        CASE(gets_only_what_is_at_hand),
+        CASE(a_node_started_later_is_found),
+        CASE(get_now_skips_items_that_need_waiting),
         CASE(hits_and_cache_outlive_redis),
-        SMALL(view_stays_whatever_happens_to_the_object),
+        SMALL(a_view_keeps_its_bytes_when_the_object_changes),
         CASE(sixty_four_gets_in_flight),
         CASE(canceled_get_ends_at_once_and_alone),
         CASE(close_ends_operations_in_flight),
-        CASE(register_knows_what_is_in_flight),
+        CASE(deregister_refuses_memory_in_flight),
         CASE(no_torn_and_no_refused_read_by_shm),
         CASE(no_torn_and_no_refused_read_by_tcp),
         CASE(forked_child_is_refused),
-        CASE(what_there_is_can_be_seen),
+        CASE(nodes_and_objects_can_be_listed),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -34,7 +34,7 @@ static void doctor_says(struct world *w, int status, const char *text)
         fail_msg("exit %d, want %d and \"%s\" in:\n%s", got, status, text, out);
 }
 
-static void what_is_well_is_found_so_through_the_relays(void **state)
+static void a_healthy_node_passes_through_the_relays(void **state)
 {
     struct world *w = *state;
     struct relay *node = relay_start(w->nodes[0]->unix_path), *redis = relay_start(w->redis->unix_path);
@@ -57,7 +57,7 @@ static void a_node_of_another_version_is_named_with_the_remedy(void **state)
 }
 
 /* The exit status stays 0: doctor reports the version, but nothing is wrong. */
-static void another_version_that_speaks_the_same_protocol_is_told_with_the_remedy(void **state)
+static void another_version_with_the_same_protocol_is_reported(void **state)
 {
     struct world *w = *state;
     struct relay *r = relay_start(w->nodes[0]->unix_path);
@@ -78,7 +78,7 @@ static void another_version_that_speaks_the_same_protocol_is_told_with_the_remed
 
 /* A reservation keeps the node draining. Doctor reports that, does not try the node, and still exits with
  * 0. */
-static void a_draining_node_is_told_and_not_tried(void **state)
+static void a_draining_node_is_reported_and_not_tried(void **state)
 {
     struct world *w = *state;
     struct node_client c = node_connect(w->nodes[0]->control);
@@ -91,9 +91,9 @@ static void a_draining_node_is_told_and_not_tried(void **state)
     harness_passed(w->h);
 }
 
-/* Connections stay in the backlog, because nobody accepts them: as behind a firewall that answers for the
+/* Connections stay in the backlog, because no process accepts them: as behind a firewall that answers for the
  * node. */
-static void a_data_port_that_is_closed_is_named_with_the_remedy(void **state)
+static void a_closed_data_port_is_named_with_the_remedy(void **state)
 {
     struct world *w = *state;
     struct relay *r = relay_start(w->nodes[0]->unix_path);
@@ -115,7 +115,7 @@ static void a_data_port_that_is_closed_is_named_with_the_remedy(void **state)
     harness_passed(w->h);
 }
 
-static void clocks_that_differ_are_told(void **state)
+static void different_clocks_are_reported(void **state)
 {
     struct world *w = *state;
     struct relay *redis = relay_start(w->redis->unix_path);
@@ -133,15 +133,14 @@ static void clocks_that_differ_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_well_is_found_so_through_the_relays, start, world_stop),
+        cmocka_unit_test_setup_teardown(a_healthy_node_passes_through_the_relays, start, world_stop),
         cmocka_unit_test_setup_teardown(a_node_of_another_version_is_named_with_the_remedy, start,
                                         world_stop),
-        cmocka_unit_test_setup_teardown(another_version_that_speaks_the_same_protocol_is_told_with_the_remedy,
-                                        start, world_stop),
-        cmocka_unit_test_setup_teardown(a_draining_node_is_told_and_not_tried, start, world_stop),
-        cmocka_unit_test_setup_teardown(a_data_port_that_is_closed_is_named_with_the_remedy, start,
+        cmocka_unit_test_setup_teardown(another_version_with_the_same_protocol_is_reported, start,
                                         world_stop),
-        cmocka_unit_test_setup_teardown(clocks_that_differ_are_told, start, world_stop),
+        cmocka_unit_test_setup_teardown(a_draining_node_is_reported_and_not_tried, start, world_stop),
+        cmocka_unit_test_setup_teardown(a_closed_data_port_is_named_with_the_remedy, start, world_stop),
+        cmocka_unit_test_setup_teardown(different_clocks_are_reported, start, world_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

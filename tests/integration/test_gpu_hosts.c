@@ -121,7 +121,7 @@ static void a_pool_of_this_host_is_opened_before_tcp_is_used(void **state)
 }
 
 /* As a client on another host does. */
-static void gpu_memory_goes_by_tcp_alone(void **state)
+static void tcp_alone_moves_gpu_memory(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -246,7 +246,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(a_client_without_a_gpu_reaches_the_pool),
         TEST(a_pool_of_this_host_is_opened_before_tcp_is_used),
-        TEST(gpu_memory_goes_by_tcp_alone),
+        TEST(tcp_alone_moves_gpu_memory),
         ALONE(a_copy_that_fails_once_does_no_lasting_harm),
         ALONE(a_node_outlives_its_gpu),
         ALONE(killed_writers_write_nothing_later),

@@ -159,7 +159,7 @@ static void every_kind_of_memory_goes_to_every_pool(void **state)
 }
 
 /* All memory of an item is of one kind, but the items may differ. */
-static void items_of_a_call_lie_where_they_like(void **state)
+static void items_of_a_call_may_use_different_memory(void **state)
 {
     enum { N = 60, SMALL = 5000 };
     devices_need(1);
@@ -213,7 +213,7 @@ static void two_gpus_in_one_item_are_refused(void **state)
 
 /* --- views -------------------------------------------------------------------------------------- */
 
-static void a_view_of_gpu_memory_stays_as_it_is(void **state)
+static void a_view_of_gpu_memory_does_not_change(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -274,7 +274,7 @@ static void *replace(void *arg)
 
 /* A hot object: after repeated stale copies, the CPU must not copy from the address that a view would
  * have. */
-static void gets_beside_views_go_their_way(void **state)
+static void gets_beside_views_return_right_bytes(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -432,7 +432,7 @@ static void a_client_without_gpus_has_no_view_of_one(void **state)
     harness_passed(w->h);
 }
 
-static void a_client_that_sees_another_gpu_is_told_which(void **state)
+static void a_client_that_sees_another_gpu_gets_the_reason(void **state)
 {
     need_standin();
     struct world *w = *state;
@@ -442,7 +442,7 @@ static void a_client_that_sees_another_gpu_is_told_which(void **state)
     harness_passed(w->h);
 }
 
-static void a_lost_device_is_said_once(void **state)
+static void a_lost_device_is_logged_once(void **state)
 {
     need_standin();
     struct world *w = *state;
@@ -476,15 +476,15 @@ int main(int argc, char **argv)
         return client_main(argv[2]);
     const struct CMUnitTest tests[] = {
         TEST(every_kind_of_memory_goes_to_every_pool),
-        TEST(items_of_a_call_lie_where_they_like),
+        TEST(items_of_a_call_may_use_different_memory),
         TEST(two_gpus_in_one_item_are_refused),
-        TEST(a_view_of_gpu_memory_stays_as_it_is),
-        TEST(gets_beside_views_go_their_way),
+        TEST(a_view_of_gpu_memory_does_not_change),
+        TEST(gets_beside_views_return_right_bytes),
         TEST(gpus_without_peer_access_go_through_the_host),
         TEST(a_second_hop_that_fails_does_no_lasting_harm),
         TEST(a_client_without_gpus_has_no_view_of_one),
-        TEST(a_client_that_sees_another_gpu_is_told_which),
-        TEST(a_lost_device_is_said_once),
+        TEST(a_client_that_sees_another_gpu_gets_the_reason),
+        TEST(a_lost_device_is_logged_once),
     };
     return cmocka_run_group_tests_name("gpu memory", tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static void refuses(struct world *w, const char *pool, const char *sentence, con
     assert_non_null(strstr(harness_log(p), other));
 }
 
-static void a_gpu_that_is_not_there_is_refused_with_those_that_are(void **state)
+static void a_missing_gpu_is_refused_with_a_list_of_the_others(void **state)
 {
     struct tarn_cuda_device d;
     char uuid[TARN_CUDA_UUID_TEXT];
@@ -61,14 +61,14 @@ static void a_gpu_that_is_not_there_is_refused_with_those_that_are(void **state)
     harness_passed(((struct world *)*state)->h);
 }
 
-static void a_pool_larger_than_the_gpu_is_refused_with_what_is_free(void **state)
+static void a_pool_larger_than_the_gpu_is_refused_with_the_free_bytes(void **state)
 {
     devices_need(1);
     refuses(*state, "gpu7:device=0,bytes=4T", "pool gpu7", "free");
     harness_passed(((struct world *)*state)->h);
 }
 
-static void the_directory_and_info_tell_which_gpu(void **state)
+static void the_directory_and_info_name_the_gpu(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -136,7 +136,7 @@ static void every_offset_of_a_pool_is_reached(void **state)
 
 /* TARN_GET_NOW waits for GPUs of this host, if the client knows the object and the way to it. It waits for
  * nothing else. */
-static void what_a_gpu_copies_is_had_now(void **state)
+static void get_now_waits_for_copies_by_a_gpu(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -162,7 +162,7 @@ static void what_a_gpu_copies_is_had_now(void **state)
     harness_passed(w->h);
 }
 
-static void an_item_lies_in_one_memory(void **state)
+static void an_item_uses_one_kind_of_memory(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -181,7 +181,7 @@ static void an_item_lies_in_one_memory(void **state)
     harness_passed(w->h);
 }
 
-static void memory_is_registered_as_what_it_is(void **state)
+static void memory_is_registered_only_with_its_own_kind(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -278,7 +278,7 @@ static void a_gpu_that_is_hidden_is_named(void **state)
 
 /* --- when CUDA fails ---------------------------------------------------------------------------- */
 
-static void a_lost_device_is_told_and_the_rest_goes_on(void **state)
+static void a_lost_device_fails_only_its_own_operations(void **state)
 {
     need_standin();
     struct world *w = *state;
@@ -333,19 +333,19 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--client") == 0)
         return client_main(argv[2]);
     const struct CMUnitTest tests[] = {
-        TEST(a_gpu_that_is_not_there_is_refused_with_those_that_are),
-        TEST(a_pool_larger_than_the_gpu_is_refused_with_what_is_free),
-        TEST(the_directory_and_info_tell_which_gpu),
+        TEST(a_missing_gpu_is_refused_with_a_list_of_the_others),
+        TEST(a_pool_larger_than_the_gpu_is_refused_with_the_free_bytes),
+        TEST(the_directory_and_info_name_the_gpu),
         TEST(puts_that_name_no_pool_leave_the_gpu_alone),
         TEST(every_offset_of_a_pool_is_reached),
-        TEST(an_item_lies_in_one_memory),
-        TEST(memory_is_registered_as_what_it_is),
+        TEST(an_item_uses_one_kind_of_memory),
+        TEST(memory_is_registered_only_with_its_own_kind),
         TEST(transports_that_do_not_know_gpu_memory_leave_it_alone),
         TEST(a_pool_is_found_by_its_uuid),
         TEST(a_gpu_that_is_hidden_is_named),
         TEST(a_call_that_fails_once_does_no_lasting_harm),
-        TEST(what_a_gpu_copies_is_had_now),
-        TEST(a_lost_device_is_told_and_the_rest_goes_on),
+        TEST(get_now_waits_for_copies_by_a_gpu),
+        TEST(a_lost_device_fails_only_its_own_operations),
     };
     return cmocka_run_group_tests_name("gpu pools", tests, NULL, NULL);
 }

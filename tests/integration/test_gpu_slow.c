@@ -132,11 +132,11 @@ static bool is_enough(struct world *w, const struct operation *o, int n)
     return rc == 0;
 }
 
-static void a_deadline_holds_whatever_a_first_use_takes(void **state)
+static void a_deadline_holds_during_a_slow_first_use(void **state)
 {
     devices_need(2);
     if (!tarn_standin_block)
-        harness_skip("standin", "only the stand-in takes as long as it is told to");
+        harness_skip("standin", "only the stand-in can take a chosen time");
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         int n = 0;
         while (n < CALLS_MAX && !is_enough(*state, &operations[i], n))
@@ -151,7 +151,7 @@ static void another_transport_is_taken_while_the_driver_starts(void **state)
 {
     devices_need(2);
     if (!tarn_standin_block)
-        harness_skip("standin", "only the stand-in takes as long as it is told to");
+        harness_skip("standin", "only the stand-in can take a chosen time");
     struct world *w = *state;
     struct scene x = {.c = world_client(w, "cuda_ipc,tcp")};
     put_there(w, "node0/cpu0");
@@ -167,7 +167,7 @@ static void another_transport_is_taken_while_the_driver_starts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_deadline_holds_whatever_a_first_use_takes, start, stop),
+        cmocka_unit_test_setup_teardown(a_deadline_holds_during_a_slow_first_use, start, stop),
         cmocka_unit_test_setup_teardown(another_transport_is_taken_while_the_driver_starts, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -89,7 +89,7 @@ static struct scene *scene_new(void **state)
     return x;
 }
 
-/* From now on the stream is held up, until late_end(). */
+/* From now on the stream waits, until late_end(). */
 static void scene_late(struct scene *x)
 {
     x->late = pending = late_begin(x->s);
@@ -253,7 +253,7 @@ static void canceled_operations_do_not_wait_on(void **state)
     scene_end(x);
 }
 
-static void waiting_for_events_holds_nobody_else_up(void **state)
+static void operations_that_wait_for_events_delay_no_others(void **state)
 {
     enum { N = 9 };
     struct scene *x = scene_new(state);
@@ -274,12 +274,12 @@ static void waiting_for_events_holds_nobody_else_up(void **state)
     scene_end(x);
 }
 
-static void a_failed_event_is_told_and_the_rest_goes_on(void **state)
+static void a_failed_event_fails_only_its_own_operation(void **state)
 {
     struct scene *x = scene_new(state);
     int event = -1;
     if (!tarn_standin_fail)
-        harness_skip("standin", "a GPU that has failed is of no more use to this process");
+        harness_skip("standin", "this process cannot use a GPU that has failed");
     assert_int_equal(outcome(x, submit_put(x, &event, 0)), TARN_E_UNAVAILABLE);
     assert_non_null(strstr(tarn_last_error(), "illegal"));
     assert_int_equal(outcome(x, submit_get(x, NULL, 0)), 0);
@@ -288,7 +288,7 @@ static void a_failed_event_is_told_and_the_rest_goes_on(void **state)
 }
 
 /* On a GPU, cudaFree() of memory that a held stream might use waits for that stream. */
-static void memory_that_was_freed_meanwhile_is_not_touched(void **state)
+static void memory_freed_during_the_wait_is_not_touched(void **state)
 {
     struct scene *x = scene_new(state);
     if (!tarn_standin_fail)
@@ -385,7 +385,7 @@ static void *wait_in_thread(void *arg)
 }
 
 /* The host, not the stream, waits for the event that the operation waits for. */
-static void the_event_of_the_get_is_waited_for_first(void **state)
+static void a_wait_first_waits_for_the_event_of_its_get(void **state)
 {
     struct scene *x = scene_new(state);
     struct waiter a = {.x = x, .s = stream_open(0)};
@@ -408,7 +408,7 @@ static void the_event_of_the_get_is_waited_for_first(void **state)
 }
 
 /* The wait ends, whatever the operation's result. The completion says that there is nothing to use. */
-static void a_wait_ends_when_there_is_nothing(void **state)
+static void a_wait_ends_when_its_operation_fails(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
@@ -492,11 +492,11 @@ static bool has_opened(void *opens)
 }
 
 /* The wait ends at the deadline even if a worker is in a CUDA call that takes longer. */
-static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
+static void a_wait_ends_at_the_deadline_during_a_slow_cuda_call(void **state)
 {
     struct scene *x = scene_new(state);
     if (!tarn_standin_block)
-        harness_skip("standin", "only a stand-in for GPUs can be told to do this");
+        harness_skip("standin", "only a stand-in for GPUs can do this");
     struct tarn_client *own = x->w->client;
     x->w->client = world_client(x->w, "cuda_ipc");
     static atomic_bool opens;
@@ -517,7 +517,7 @@ static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
     scene_end(x);
 }
 
-static void without_copies_by_a_gpu_the_wait_is_for_the_completion(void **state)
+static void without_gpu_copies_a_stream_waits_for_the_completion(void **state)
 {
     struct scene *x = scene_new(state);
     struct tarn_client *own = x->w->client;
@@ -543,7 +543,7 @@ static void without_copies_by_a_gpu_the_wait_is_for_the_completion(void **state)
 }
 
 /* A copy that is stale when posted is repeated before any stream continues. */
-static void a_stream_finds_what_the_completion_speaks_of(void **state)
+static void a_stream_reads_the_bytes_that_the_completion_reports(void **state)
 {
     struct scene *x = scene_new(state);
     struct tarn_options o = {.timeout_ms = 5000};
@@ -566,7 +566,7 @@ static void a_stream_finds_what_the_completion_speaks_of(void **state)
 }
 
 /* The object is replaced during the copy. A retry would return bytes that the stream has not read. */
-static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state)
+static void a_copy_found_stale_behind_a_stream_is_not_repeated(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
@@ -611,7 +611,7 @@ static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state
     scene_end(x);
 }
 
-static void complete_and_unknown_operations_are_not_waited_for(void **state)
+static void a_stream_waits_for_no_complete_or_unknown_operation(void **state)
 {
     struct scene *x = scene_new(state);
     tarn_op op = submit_get(x, NULL, 0);
@@ -668,7 +668,7 @@ static void a_stream_waits_for_all_items(void **state)
     scene_end(x);
 }
 
-static void closing_the_client_lets_streams_go(void **state)
+static void closing_the_client_releases_its_streams(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
@@ -718,7 +718,7 @@ static void held(struct scene *x)
     device_drop(x->d, copy);
 }
 
-static void waiting_streams_are_not_in_the_way(void **state)
+static void waiting_streams_block_no_other_work(void **state)
 {
     struct scene *x = scene_new(state);
     held(x);
@@ -726,7 +726,7 @@ static void waiting_streams_are_not_in_the_way(void **state)
 }
 
 /* Nor may it block what CUDA does at a first use. */
-static void a_first_use_can_be_waited_for(void **state)
+static void a_stream_can_wait_for_a_first_use(void **state)
 {
     struct scene *x = scene_new(state);
     struct tarn_client *own = x->w->client;
@@ -750,7 +750,7 @@ static int start_alone(void **state)
 
 /* Some frameworks set CUDA_DEVICE_MAX_CONNECTIONS to 1. It applies to a whole process, so this test starts
  * one. */
-static void nor_where_all_streams_share_one_channel(void **state)
+static void waiting_streams_block_nothing_on_a_shared_channel(void **state)
 {
     devices_need(1);
     struct world *w = *state;
@@ -768,7 +768,7 @@ int main(int argc, char **argv)
 {
     self = argv[0];
     const struct CMUnitTest one_channel[] = {
-        cmocka_unit_test_setup_teardown(waiting_streams_are_not_in_the_way, start_alone, stop),
+        cmocka_unit_test_setup_teardown(waiting_streams_block_no_other_work, start_alone, stop),
     };
     if (argc == 2 && strcmp(argv[1], "--one-channel") == 0)
         return cmocka_run_group_tests_name("one channel", one_channel, NULL, NULL);
@@ -781,24 +781,24 @@ int main(int argc, char **argv)
         TEST(reserving_for_a_session_waits_for_nothing),
         TEST(at_the_deadline_an_operation_ends_without_its_event),
         TEST(canceled_operations_do_not_wait_on),
-        TEST(waiting_for_events_holds_nobody_else_up),
-        TEST(a_failed_event_is_told_and_the_rest_goes_on),
-        TEST(memory_that_was_freed_meanwhile_is_not_touched),
+        TEST(operations_that_wait_for_events_delay_no_others),
+        TEST(a_failed_event_fails_only_its_own_operation),
+        TEST(memory_freed_during_the_wait_is_not_touched),
         TEST(a_stream_waits_for_a_get),
         TEST(a_stream_waits_for_a_large_get),
-        TEST(the_event_of_the_get_is_waited_for_first),
-        TEST(a_wait_ends_when_there_is_nothing),
+        TEST(a_wait_first_waits_for_the_event_of_its_get),
+        TEST(a_wait_ends_when_its_operation_fails),
         TEST(waits_and_cancels_cross),
-        TEST(a_wait_ends_at_the_deadline_whatever_cuda_waits_for),
-        TEST(without_copies_by_a_gpu_the_wait_is_for_the_completion),
-        TEST(a_stream_finds_what_the_completion_speaks_of),
-        TEST(a_copy_that_turns_out_stale_behind_a_stream_is_the_last),
+        TEST(a_wait_ends_at_the_deadline_during_a_slow_cuda_call),
+        TEST(without_gpu_copies_a_stream_waits_for_the_completion),
+        TEST(a_stream_reads_the_bytes_that_the_completion_reports),
+        TEST(a_copy_found_stale_behind_a_stream_is_not_repeated),
         TEST(a_stream_waits_for_all_items),
-        TEST(complete_and_unknown_operations_are_not_waited_for),
-        TEST(closing_the_client_lets_streams_go),
-        TEST(waiting_streams_are_not_in_the_way),
-        TEST(nor_where_all_streams_share_one_channel),
-        TEST(a_first_use_can_be_waited_for),
+        TEST(a_stream_waits_for_no_complete_or_unknown_operation),
+        TEST(closing_the_client_releases_its_streams),
+        TEST(waiting_streams_block_no_other_work),
+        TEST(waiting_streams_block_nothing_on_a_shared_channel),
+        TEST(a_stream_can_wait_for_a_first_use),
     };
     return cmocka_run_group_tests_name("gpu streams", tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void every_way_to_unpack_brings_the_same(void **state)
 }
 
 /* A put fails with its reason and publishes nothing. The next put finds the GPU working. */
-static void a_gpu_that_fails_once_at_the_node(void **state)
+static void a_put_fails_when_the_nodes_gpu_fails_once(void **state)
 {
     need_standin();
     struct world *w = *state;
@@ -120,7 +120,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_way_to_unpack_brings_the_same),
-        TEST(a_gpu_that_fails_once_at_the_node),
+        TEST(a_put_fails_when_the_nodes_gpu_fails_once),
         TEST(a_gpu_that_fails_once_at_the_client),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -137,7 +137,7 @@ static void get_by(struct world *w, const struct tarn_hits *hits, size_t at, int
 
 /* --- tests -------------------------------------------------------------------------------------- */
 
-static void there_are_no_hits_behind_the_last(void **state)
+static void positions_behind_the_last_hit_are_misses(void **state)
 {
     struct world *w = *state;
     struct tarn_key keys[KEYS];
@@ -168,7 +168,7 @@ static void there_are_no_hits_behind_the_last(void **state)
 
 /* The node's earlier run is paused and its memory still mapped here. Its successor has a new version of
  * the key. */
-static void a_hit_of_a_node_that_began_anew_is_none(void **state)
+static void a_hit_on_a_restarted_node_is_a_miss(void **state)
 {
     struct world *w = *state;
     struct tarn_key keys[KEYS];
@@ -214,8 +214,8 @@ static void a_hit_of_a_node_that_began_anew_is_none(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        CASE(there_are_no_hits_behind_the_last),
-        CASE(a_hit_of_a_node_that_began_anew_is_none),
+        CASE(positions_behind_the_last_hit_are_misses),
+        CASE(a_hit_on_a_restarted_node_is_a_miss),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

@@ -48,7 +48,7 @@ static void a_result_needs_an_address(void **state)
     harness_passed(w->h);
 }
 
-static void what_is_missing_is_named(void **state)
+static void a_missing_argument_is_named(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = w->client;
@@ -108,7 +108,7 @@ static void what_is_missing_is_named(void **state)
     harness_passed(w->h);
 }
 
-static void flags_that_nobody_knows_are_refused(void **state)
+static void unknown_flags_are_refused(void **state)
 {
     struct world *w = *state;
     char byte = 'a';
@@ -130,7 +130,7 @@ static void flags_that_nobody_knows_are_refused(void **state)
     harness_passed(w->h);
 }
 
-static void an_empty_secret_is_none(void **state)
+static void an_empty_secret_is_refused(void **state)
 {
     struct world *w = *state;
     struct tarn_options o = {.size = sizeof o, .redis = w->redis->url, .secret = ""};
@@ -168,8 +168,8 @@ static void a_completion_has_the_whole_sentence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        MISUSE_TEST(a_result_needs_an_address),           MISUSE_TEST(what_is_missing_is_named),
-        MISUSE_TEST(flags_that_nobody_knows_are_refused), MISUSE_TEST(an_empty_secret_is_none),
+        MISUSE_TEST(a_result_needs_an_address),           MISUSE_TEST(a_missing_argument_is_named),
+        MISUSE_TEST(unknown_flags_are_refused),           MISUSE_TEST(an_empty_secret_is_refused),
         MISUSE_TEST(a_completion_has_the_whole_sentence),
     };
     return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);

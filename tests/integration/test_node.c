@@ -21,7 +21,7 @@
 
 /* --- putting and removing ----------------------------------------------------------------------- */
 
-static void put_is_visible_and_delete_takes_it_away(void **state)
+static void a_put_is_visible_until_delete(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -58,7 +58,7 @@ static void second_put_says_exists_and_frees_its_room(void **state)
 }
 
 /* One COMMIT with three reservations of one key: of two absent ones the first wins, replace wins over it. */
-static void one_commit_may_have_a_key_several_times(void **state)
+static void one_commit_may_name_a_key_several_times(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -97,7 +97,7 @@ static void replace_returns_copies_on_other_nodes(void **state)
     freeReplyObject(r);
     r = harness_command(c0.resp, "RELEASE", "cpu0", slot, gen, "cpu0", slot, gen, NULL);
     assert_int_equal(r->element[0]->integer, 1);
-    assert_int_equal(r->element[1]->integer, 1); /* nobody reads that copy any more */
+    assert_int_equal(r->element[1]->integer, 1); /* no client reads that copy any more */
     freeReplyObject(r);
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
     assert_true(directory_has(w->redis, "k"));
@@ -175,7 +175,7 @@ static void pins_keep_and_touch_counts(void **state)
 
 /* --- refusals ----------------------------------------------------------------------------------- */
 
-static void hello_is_wanted_and_checked(void **state)
+static void hello_is_required_and_checked(void **state)
 {
     struct node_world *w = *state;
     const char *a = w->node->control;
@@ -202,7 +202,7 @@ static void hello_is_wanted_and_checked(void **state)
     harness_passed(w->h);
 }
 
-static void secret_is_wanted(void **state)
+static void the_secret_is_required(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M",
@@ -252,15 +252,15 @@ static void pipelined_requests_are_answered_in_order(void **state)
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant g = node_reserve(&c, "absent", "piped", 100);
-    const char *commit[] = {"COMMIT", node_deadline(&c, 5000), "put", g.pool, g.slot, g.gen};
+    const char *until = node_deadline(&c, 5000);
     char text[16];
     uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
     for (int i = 0; i < N; i++) {
-        const char *ping[] = {"PING", text};
         snprintf(text, sizeof(text), "%d", i);
         if (i == N / 2)
-            assert_int_equal(tarn_resp_append(c.resp, 6, commit, NULL), 0);
-        assert_int_equal(tarn_resp_append(c.resp, 2, ping, NULL), 0);
+            assert_int_equal(
+                tarn_resp_append_strs(c.resp, "COMMIT", until, "put", g.pool, g.slot, g.gen, NULL), 0);
+        assert_int_equal(tarn_resp_append_strs(c.resp, "PING", text, NULL), 0);
     }
     for (int i = 0; i < N; i++) {
         redisReply *r;
@@ -278,7 +278,7 @@ static void pipelined_requests_are_answered_in_order(void **state)
 }
 
 /* A client that never reads must neither make the node's memory grow without bound nor block the node. */
-static void deaf_client_is_not_read_from(void **state)
+static void a_client_that_reads_no_replies_does_not_block_the_node(void **state)
 {
     struct node_world *w = *state;
     char request[512];
@@ -321,7 +321,7 @@ static void thousands_of_connections(void **state)
 }
 
 /* Without free descriptors the node stops accepting for a moment, logs that, and continues. */
-static void shortage_of_descriptors_passes(void **state)
+static void a_node_survives_a_shortage_of_descriptors(void **state)
 {
     enum { N = 200 };
     struct node_world *w = *state;
@@ -394,13 +394,14 @@ static void random_commands_are_answered(void **state)
     struct node_client c = node_connect(n->control);
     freeReplyObject(harness_command(c.resp, "AUTH", "adm1n", NULL));
     for (int i = 0; i < 20000; i++) {
-        const char *argv[24];
         redisReply *reply;
         int argc = 1 + (int)(random() % 14);
-        for (int k = 0; k < argc; k++)
-            argv[k] = words[random() % (k ? N : COMMANDS)];
-        if (tarn_resp_call(c.resp, tarn_deadline(HARNESS_TIMEOUT_MS), argc, argv, NULL, &reply))
-            fail_msg("seed %u, command %d (%s): %s", seed, i, argv[0], tarn_last_error());
+        const char *name = words[random() % COMMANDS];
+        struct tarn_command *command = tarn_resp_command(c.resp, name, NULL);
+        for (int k = 1; k < argc; k++)
+            tarn_command_str(command, words[random() % N]);
+        if (tarn_resp_call(c.resp, tarn_deadline(HARNESS_TIMEOUT_MS), command, &reply))
+            fail_msg("seed %u, command %d (%s): %s", seed, i, name, tarn_last_error());
         freeReplyObject(reply);
     }
     node_close(&c);
@@ -523,20 +524,20 @@ static void info_metrics_and_health(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_NODE(put_is_visible_and_delete_takes_it_away),
+        WITH_NODE(a_put_is_visible_until_delete),
         WITH_NODE(second_put_says_exists_and_frees_its_room),
-        WITH_NODE(one_commit_may_have_a_key_several_times),
+        WITH_NODE(one_commit_may_name_a_key_several_times),
         WITH_NODE(replace_returns_copies_on_other_nodes),
         WITH_NODE(evicted_objects_leave_the_directory),
         WITH_NODE(keys_are_binary_and_checked),
         WITH_NODE(pins_keep_and_touch_counts),
-        WITH_NODE(hello_is_wanted_and_checked),
-        WITH_REDIS(secret_is_wanted),
+        WITH_NODE(hello_is_required_and_checked),
+        WITH_REDIS(the_secret_is_required),
         WITH_NODE(malformed_requests_end_their_connection_only),
         WITH_NODE(pipelined_requests_are_answered_in_order),
-        WITH_NODE(deaf_client_is_not_read_from),
+        WITH_NODE(a_client_that_reads_no_replies_does_not_block_the_node),
         WITH_NODE(thousands_of_connections),
-        WITH_NODE(shortage_of_descriptors_passes),
+        WITH_NODE(a_node_survives_a_shortage_of_descriptors),
         WITH_NODE(random_commands_are_answered),
         WITH_NODE(killed_writer_frees_its_reservations_once_it_is_gone),
         WITH_NODE(gone_tcp_session_frees_its_reservations),

@@ -18,25 +18,16 @@ enum { ITEMS_MAX = 4096 };
 /* Sends COMMIT with the same reservation n times. */
 static redisReply *commit_times(struct node_client *c, const struct node_grant *g, size_t n)
 {
-    size_t argc = 3 + 3 * n;
-    const char **argv = calloc(argc, sizeof(*argv));
+    struct tarn_command *commit = tarn_resp_command(c->resp, "COMMIT", node_deadline(c, 10000), "put", NULL);
     redisReply *reply;
-    argv[0] = "COMMIT";
-    argv[1] = node_deadline(c, 10000);
-    argv[2] = "put";
-    for (size_t i = 0; i < n; i++) {
-        argv[3 + 3 * i] = g->pool;
-        argv[4 + 3 * i] = g->slot;
-        argv[5 + 3 * i] = g->gen;
-    }
-    assert_int_equal(
-        tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), (int)argc, argv, NULL, &reply), 0);
-    free(argv);
+    for (size_t i = 0; i < n; i++)
+        tarn_command_strs(commit, g->pool, g->slot, g->gen, NULL);
+    assert_int_equal(tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), commit, &reply), 0);
     return reply;
 }
 
 /* A COMMIT with one item too many is refused as a whole, and changes nothing. */
-static void a_commit_has_so_many_items_and_no_more(void **state)
+static void a_commit_has_a_limited_number_of_items(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -83,14 +74,14 @@ static struct tarn_hazard_page *attach(struct tarn_resp *r)
     void *page =
         mmap(NULL, sizeof(struct tarn_hazard_page), PROT_READ | PROT_WRITE, MAP_SHARED, fds[n - 1], 0);
     assert_ptr_not_equal(page, MAP_FAILED);
-    assert_int_equal(ftruncate(fds[n - 1], 0), -1); /* sealed: nobody can shrink it under the node */
+    assert_int_equal(ftruncate(fds[n - 1], 0), -1); /* sealed: no client can shrink it under the node */
     for (int i = 0; i < n; i++)
         close(fds[i]);
     return page;
 }
 
 /* A client that has lost its connections keeps its views, as long as it lives. */
-static void what_is_viewed_stays_though_the_connections_end(void **state)
+static void a_viewed_object_outlives_its_viewers_connections(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -120,7 +111,7 @@ static void what_is_viewed_stays_though_the_connections_end(void **state)
 /* --- times -------------------------------------------------------------------------------------- */
 
 /* Every command treats an expired object as absent, even between two ticks. */
-static void what_has_expired_is_not_there(void **state)
+static void an_expired_object_counts_as_absent(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
@@ -152,10 +143,10 @@ static void what_has_expired_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_NODE(a_commit_has_so_many_items_and_no_more),
+        WITH_NODE(a_commit_has_a_limited_number_of_items),
         WITH_NODE(a_commit_after_its_deadline_does_nothing),
-        WITH_NODE(what_is_viewed_stays_though_the_connections_end),
-        WITH_NODE(what_has_expired_is_not_there),
+        WITH_NODE(a_viewed_object_outlives_its_viewers_connections),
+        WITH_NODE(an_expired_object_counts_as_absent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

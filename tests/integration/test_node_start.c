@@ -112,7 +112,7 @@ static void drain_gives_up_stuck_reservations(void **state)
 }
 
 /* A client that has reserved and then falls silent delays the node's end for 2 s, not longer. */
-static void an_idle_reservation_does_not_hold_the_end_up(void **state)
+static void an_idle_reservation_does_not_delay_the_end(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "idle", w->redis, "--pool", "p:bytes=1M",
@@ -186,7 +186,7 @@ static void silent_node_keeps_its_id_whatever_its_pid(void **state)
 }
 
 /* A killed node can be restarted when its record is gone. */
-static void killed_node_is_followed_by_another_of_its_id(void **state)
+static void a_killed_node_can_be_restarted_with_its_id(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
@@ -294,7 +294,7 @@ static void wrong_settings_are_refused(void **state)
 }
 
 /* The flag wins over the environment variable that the transport reads. */
-static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
+static void the_flag_decides_which_plugin_is_loaded(void **state)
 {
     struct node_world *w = *state;
     setenv("TARN_TCPX_PLUGIN", child_plugin("fixture-v7"), 1);
@@ -306,7 +306,7 @@ static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
 }
 
 /* A node or client without a usable transport would otherwise fail later, and elsewhere. */
-static void a_transport_that_is_not_usable_is_told_at_the_start(void **state)
+static void an_unusable_transport_is_refused_at_the_start(void **state)
 {
     static const char *const names[] = {"tcpx", "rdma"};
     struct node_world *w = *state;
@@ -333,7 +333,7 @@ static void pool_larger_than_memory_is_refused(void **state)
     harness_passed(w->h);
 }
 
-static void private_redis_comes_and_goes_with_the_node(void **state)
+static void a_private_redis_starts_and_ends_with_its_node(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", NULL);
@@ -383,21 +383,21 @@ int main(void)
         WITH_REDIS(a_node_that_ends_does_not_become_ready),
         WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
         WITH_REDIS(drain_gives_up_stuck_reservations),
-        WITH_REDIS(an_idle_reservation_does_not_hold_the_end_up),
+        WITH_REDIS(an_idle_reservation_does_not_delay_the_end),
         WITH_NODE(second_signal_ends_at_once),
         WITH_NODE(second_node_of_an_id_refuses),
         WITH_REDIS(silent_node_keeps_its_id_whatever_its_pid),
-        WITH_REDIS(killed_node_is_followed_by_another_of_its_id),
+        WITH_REDIS(a_killed_node_can_be_restarted_with_its_id),
         WITH_REDIS(another_server_at_a_dead_nodes_address_is_not_that_node),
         WITH_REDIS(a_node_with_a_secret_keeps_its_id),
         WITH_NODE(taken_port_is_named),
         WITH_REDIS(absent_redis_is_named),
         WITH_REDIS(wrong_redis_password_is_named),
         WITH_REDIS(wrong_settings_are_refused),
-        WITH_REDIS(plugin_of_the_flag_is_the_one_that_is_loaded),
-        WITH_REDIS(a_transport_that_is_not_usable_is_told_at_the_start),
+        WITH_REDIS(the_flag_decides_which_plugin_is_loaded),
+        WITH_REDIS(an_unusable_transport_is_refused_at_the_start),
         WITH_REDIS(pool_larger_than_memory_is_refused),
-        WITH_REDIS(private_redis_comes_and_goes_with_the_node),
+        WITH_REDIS(a_private_redis_starts_and_ends_with_its_node),
         WITH_REDIS(texts_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,7 @@ static void a_pin_is_seen_until_it_ends(void **state)
     harness_passed(w->h);
 }
 
-static void the_longest_of_all_copies_counts(void **state)
+static void the_longest_pin_of_all_copies_counts(void **state)
 {
     struct world *w = *state;
 
@@ -60,7 +60,7 @@ static void the_longest_of_all_copies_counts(void **state)
     harness_passed(w->h);
 }
 
-static void a_node_that_is_gone_says_nothing(void **state)
+static void pins_of_a_killed_node_are_an_error(void **state)
 {
     struct world *w = *state;
     struct tarn_put_options there = {.size = sizeof there, .flags = TARN_PUT_PIN, .place = "node1"};
@@ -80,8 +80,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         PINNED_TEST(a_pin_is_seen_until_it_ends),
-        PINNED_TEST(the_longest_of_all_copies_counts),
-        PINNED_TEST(a_node_that_is_gone_says_nothing),
+        PINNED_TEST(the_longest_pin_of_all_copies_counts),
+        PINNED_TEST(pins_of_a_killed_node_are_an_error),
     };
     return cmocka_run_group_tests_name("pinned", tests, NULL, NULL);
 }

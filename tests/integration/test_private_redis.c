@@ -28,7 +28,6 @@ static void password_of(const struct harness_node *n, char out[64])
 static redisReply *ask_redis(const struct harness_node *n, const char *command, const char *argument)
 {
     char password[64];
-    const char *auth[] = {"AUTH", password}, *argv[] = {command, argument};
     struct tarn_addr a;
     struct tarn_resp *r = NULL;
     redisReply *hello = NULL, *reply = NULL;
@@ -37,9 +36,9 @@ static redisReply *ask_redis(const struct harness_node *n, const char *command, 
     assert_int_equal(tarn_addr_parse(strchr(n->redis, '@') + 1, "redis", &a), 0);
     int rc = tarn_resp_connect(&a, deadline, NULL, &r);
     if (!rc)
-        rc = tarn_resp_call(r, deadline, 2, auth, NULL, &hello);
+        rc = tarn_resp_call(r, deadline, tarn_resp_command(r, "AUTH", password, NULL), &hello);
     if (!rc)
-        rc = tarn_resp_call(r, deadline, 2, argv, NULL, &reply);
+        rc = tarn_resp_call(r, deadline, tarn_resp_command(r, command, argument, NULL), &reply);
     if (hello)
         freeReplyObject(hello);
     tarn_resp_free(r);
@@ -65,14 +64,14 @@ static pid_t redis_pid(const struct harness_node *n)
 static const char *refused(const char *address, const char *const *argv, const char *error)
 {
     static char text[256];
-    int argc = 0;
+    struct tarn_command command = {.n = 0};
     struct tarn_addr a;
     struct tarn_resp *r;
     redisReply *reply;
-    while (argv[argc])
-        argc++;
+    for (int i = 0; argv[i]; i++)
+        tarn_command_str(&command, argv[i]);
     if (tarn_addr_parse(address, "address", &a) || tarn_resp_connect(&a, tarn_deadline(5000), NULL, &r) ||
-        tarn_resp_call(r, tarn_deadline(5000), argc, (const char **)argv, NULL, &reply))
+        tarn_resp_call(r, tarn_deadline(5000), &command, &reply))
         snprintf(text, sizeof(text), "%s: %s", argv[0], tarn_last_error());
     else if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, error, strlen(error)))
         return NULL;
@@ -208,7 +207,7 @@ static long objects(const struct harness_node *n)
 
 /* The node restarts Redis at the same address with the same password. All nodes publish their objects
  * again. */
-static void redis_that_dies_is_started_again_and_told_all(void **state)
+static void a_dead_redis_is_restarted_and_gets_all_objects_again(void **state)
 {
     enum { N = 50 };
     struct node_world *w = *state;
@@ -246,9 +245,9 @@ static bool can_take_port(const struct harness_node *n, int shared)
     return taken;
 }
 
-/* While Redis is down, clients would send the password to any process that listens on its port. So nobody
- * may get that port, however often Redis restarts. */
-static void nobody_gets_the_port_of_a_redis_that_died(void **state)
+/* While Redis is down, clients would send the password to any process that listens on its port. So no
+ * other process may get that port, however often Redis restarts. */
+static void no_other_process_gets_the_port_of_a_dead_redis(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
@@ -270,7 +269,7 @@ static void nobody_gets_the_port_of_a_redis_that_died(void **state)
 }
 
 /* Redis dies again and again. */
-static void node_whose_redis_stays_away_ends(void **state)
+static void a_node_ends_when_its_redis_keeps_dying(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
@@ -291,9 +290,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH_REDIS(other_users_are_refused_by_default),
-        WITH_REDIS(redis_that_dies_is_started_again_and_told_all),
-        WITH_REDIS(nobody_gets_the_port_of_a_redis_that_died),
-        WITH_REDIS(node_whose_redis_stays_away_ends),
+        WITH_REDIS(a_dead_redis_is_restarted_and_gets_all_objects_again),
+        WITH_REDIS(no_other_process_gets_the_port_of_a_dead_redis),
+        WITH_REDIS(a_node_ends_when_its_redis_keeps_dying),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

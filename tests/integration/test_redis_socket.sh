@@ -23,7 +23,7 @@ node()
     checks=$((checks + 1))
     if [ "$2" = open ]; then
         says err "every user of this host, and whoever reaches Redis, may read"
-        [ "$made" -le 1 ] || fail "$1: a secret is made that everybody can read"
+        [ "$made" -le 1 ] || fail "$1: a secret is made that every user can read"
     else
         silent_about err "every user of this host"
         [ "$made" -gt 32 ] || fail "$1: no secret is made"
@@ -41,7 +41,7 @@ node own guarded
 redis folder --unixsocketperm 777
 chmod 0700 "$dir/folder"
 node folder guarded
-# A private socket as above, and also a port that anybody can connect to.
+# A private socket as above, and also a port that any process can connect to.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 redis port --port "$port" --bind 127.0.0.1 --unixsocketperm 700
 node port open

@@ -59,7 +59,7 @@ static uint64_t count(const char *text, const char *words)
 }
 
 /* If strangers could fill the log, they could fill the disk. */
-static void of_many_refusals_some_are_logged(void **state)
+static void only_some_of_many_refusals_are_logged(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = start(w, "locked", "s3cret", NULL);
@@ -74,7 +74,7 @@ static void of_many_refusals_some_are_logged(void **state)
     harness_passed(w->h);
 }
 
-static void over_tcp_the_admin_secret_is_wanted(void **state)
+static void administration_over_tcp_needs_the_admin_secret(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *open = start(w, "open", NULL, NULL), *n = start(w, "locked", "s3cret", "adm1n");
@@ -103,7 +103,7 @@ static void over_tcp_the_admin_secret_is_wanted(void **state)
 }
 
 /* The node's own user and root need no secret on the Unix socket, except for sessions. */
-static void over_the_unix_socket_the_user_is_enough(void **state)
+static void the_nodes_user_may_administer_over_the_unix_socket(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = start(w, "locked", "s3cret", NULL);
@@ -166,9 +166,9 @@ static bool warns(struct harness_node *n)
     return strstr(harness_log(n->process), "may read and change what the node holds") != NULL;
 }
 
-/* If Redis has a password, the node generates a secret for everybody who has that password. A secret set
+/* If Redis has a password, the node generates a secret for all clients that have that password. A secret set
  * by the operator is never published. */
-static void made_where_redis_keeps_it(void **state)
+static void a_node_makes_a_secret_when_redis_has_a_password(void **state)
 {
     struct node_world *w = *state;
     struct harness_redis *locked = harness_redis_start(w->h, "pa55word");
@@ -219,7 +219,7 @@ static bool far_address(char *out, size_t bytes)
 }
 
 /* Other hosts can reach the node, but not its Redis. The node warns that this Redis has no password. */
-static void made_where_other_hosts_come(void **state)
+static void a_node_makes_a_secret_when_other_hosts_can_connect(void **state)
 {
     struct node_world *w = *state;
     char listen[64];
@@ -237,7 +237,7 @@ static void made_where_other_hosts_come(void **state)
 }
 
 /* Each start generates a new secret. Clients of the previous run read the record again. */
-static void clients_follow_a_node_that_starts_again(void **state)
+static void clients_find_the_new_secret_of_a_restarted_node(void **state)
 {
     struct node_world *w = *state;
     struct harness_redis *locked = harness_redis_start(w->h, "pa55word");
@@ -262,13 +262,13 @@ static void clients_follow_a_node_that_starts_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_REDIS(over_tcp_the_admin_secret_is_wanted),
-        WITH_REDIS(of_many_refusals_some_are_logged),
-        WITH_REDIS(over_the_unix_socket_the_user_is_enough),
+        WITH_REDIS(administration_over_tcp_needs_the_admin_secret),
+        WITH_REDIS(only_some_of_many_refusals_are_logged),
+        WITH_REDIS(the_nodes_user_may_administer_over_the_unix_socket),
         WITH_REDIS(no_setting_shows_a_password),
-        WITH_REDIS(made_where_redis_keeps_it),
-        WITH_REDIS(made_where_other_hosts_come),
-        WITH_REDIS(clients_follow_a_node_that_starts_again),
+        WITH_REDIS(a_node_makes_a_secret_when_redis_has_a_password),
+        WITH_REDIS(a_node_makes_a_secret_when_other_hosts_can_connect),
+        WITH_REDIS(clients_find_the_new_secret_of_a_restarted_node),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,7 +125,7 @@ static void goes(struct world *w, const char *plugin, const char *transports, co
 #define BY_TCPX "transport=tcpx transport=tcpx stat=tcpx ok\n"
 #define BY_TCP "transport=tcp transport=tcp stat=tcp ok\n"
 
-static void it_is_chosen_where_nothing_faster_reaches(void **state)
+static void tcpx_is_chosen_where_no_faster_transport_reaches(void **state)
 {
     struct world *w = *state;
     node_with(w, "fixture-v7", "");
@@ -136,7 +136,7 @@ static void it_is_chosen_where_nothing_faster_reaches(void **state)
 }
 
 /* After a quarter of a second of silence, the client would use another copy. */
-static void its_set_up_is_no_silence(void **state)
+static void the_set_up_of_tcpx_does_not_count_as_silence(void **state)
 {
     struct world *w = *state;
     setenv("TCPX_FIXTURE", "setup_ms=300", 1);
@@ -147,7 +147,7 @@ static void its_set_up_is_no_silence(void **state)
     harness_passed(w->h);
 }
 
-static void without_a_plugin_the_node_does_not_offer_it(void **state)
+static void a_node_without_a_plugin_does_not_offer_tcpx(void **state)
 {
     struct world *w = *state;
     const struct world_plan any = {.args = {"--pool", "cpu0:bytes=64M"}};
@@ -164,7 +164,7 @@ static void without_a_plugin_the_node_does_not_offer_it(void **state)
 }
 
 /* The handles of one plugin mean nothing to another. That is found before they are used. */
-static void other_plugins_are_not_talked_to(void **state)
+static void a_node_with_another_plugin_is_not_used(void **state)
 {
     struct world *w = *state;
     node_with(w, "fixture-v7", "");
@@ -176,7 +176,7 @@ static void other_plugins_are_not_talked_to(void **state)
     harness_passed(w->h);
 }
 
-static void info_says_whether_it_is_usable(void **state)
+static void info_reports_whether_tcpx_is_usable(void **state)
 {
     struct world *w = *state;
     struct harness_process *p;
@@ -258,11 +258,11 @@ int main(int argc, char **argv)
     if (argc == 5 && strcmp(argv[1], "--client") == 0)
         return client_main(argv[2], argv[3], argv[4]);
     const struct CMUnitTest tests[] = {
-        TEST(it_is_chosen_where_nothing_faster_reaches),
-        TEST(its_set_up_is_no_silence),
-        TEST(without_a_plugin_the_node_does_not_offer_it),
-        TEST(other_plugins_are_not_talked_to),
-        TEST(info_says_whether_it_is_usable),
+        TEST(tcpx_is_chosen_where_no_faster_transport_reaches),
+        TEST(the_set_up_of_tcpx_does_not_count_as_silence),
+        TEST(a_node_without_a_plugin_does_not_offer_tcpx),
+        TEST(a_node_with_another_plugin_is_not_used),
+        TEST(info_reports_whether_tcpx_is_usable),
         TEST(a_plugin_that_ends_the_node_leaves_no_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

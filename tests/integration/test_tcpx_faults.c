@@ -2,7 +2,7 @@
 /*
  * Faults of a network plugin, at the node and at the client, in gets and in puts, over the fixture plugin.
  * Each operation ends within its deadline, with the right bytes or with a sentence that names the cause.
- * Wrong bytes never pass as right ones. With another transport at hand the operation succeeds on that.
+ * Wrong bytes never pass as right ones. If there is another transport, the operation succeeds on it.
  * Afterwards everything works again, unless the plugin keeps failing.
  *
  * A process starts a plugin only once, with the environment of that moment, so each case has its own node and
@@ -173,7 +173,7 @@ static void play(struct world *w, const struct fault *f)
     assert_true(harness_running(w->nodes[0]->process));
 }
 
-/* The same with another transport at hand: every operation succeeds. */
+/* The same with another transport: every operation succeeds. */
 static void play_with_tcp(struct world *w, const struct fault *f)
 {
     prepare(w, f->at_node ? f->options : "");
@@ -283,7 +283,7 @@ static void a_stopped_node_ends_its_gets(void **state)
 }
 
 /* What the client held is free again: its reservation, its pins, and the space. */
-static void a_killed_client_holds_nothing(void **state)
+static void a_killed_client_holds_no_resources(void **state)
 {
     struct world *w = *state;
     for (int put = 0; put < 2; put++)
@@ -319,7 +319,7 @@ static void check_gave_up(struct harness_process *p, const char *end)
 }
 
 /* The plugin's set-up never ends. The operation ends, and uses another transport if there is one. */
-static void a_set_up_that_takes_too_long_is_given_up(void **state)
+static void a_set_up_that_takes_too_long_is_abandoned(void **state)
 {
     struct world *w = *state;
     prepare(w, "setup_ms=60000");
@@ -336,7 +336,7 @@ static void a_set_up_that_takes_too_long_is_given_up(void **state)
 }
 
 /* Otherwise every operation would first wait for the plugin to fail. */
-static void a_node_that_is_not_reached_again_and_again_rests(void **state)
+static void repeated_failures_set_tcpx_aside(void **state)
 {
     struct world *w = *state;
     prepare(w, "drop_after=1");
@@ -362,20 +362,18 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(argv[1], "--client") == 0)
         return client_main(argv[2], argv[3], argv[4], argv[5]);
     const struct CMUnitTest others[OTHERS] = {
-        TEST(a_killed_node_ends_its_gets),
-        TEST(a_stopped_node_ends_its_gets),
-        TEST(a_killed_client_holds_nothing),
-        TEST(a_set_up_that_takes_too_long_is_given_up),
-        TEST(a_node_that_is_not_reached_again_and_again_rests),
+        TEST(a_killed_node_ends_its_gets),        TEST(a_stopped_node_ends_its_gets),
+        TEST(a_killed_client_holds_no_resources), TEST(a_set_up_that_takes_too_long_is_abandoned),
+        TEST(repeated_failures_set_tcpx_aside),
     };
     size_t n = 0;
     for (size_t i = 0; i < 2 * FAULTS; i++) {
         const struct fault *f = &faults[i % FAULTS];
         bool alone = i < FAULTS;
-        if (!alone && i % 4) /* with tcp at hand, a quarter of the cases suffices */
+        if (!alone && i % 4) /* with tcp, a quarter of the cases suffices */
             continue;
         snprintf(names[i], sizeof names[i], "%s at the %s, %s%s", f->options, f->at_node ? "node" : "client",
-                 f->put ? "put" : "get", alone ? "" : ", tcp at hand");
+                 f->put ? "put" : "get", alone ? "" : ", with tcp");
         if (argc == 1 || strstr(names[i], argv[1]))
             tests[n++] = (struct CMUnitTest){.name = names[i],
                                              .test_func = alone ? run_fault : run_fault_with_tcp,

@@ -214,28 +214,28 @@ static void others_go_on_behind(struct world *w, const char *what, bool dies)
     harness_passed(w->h);
 }
 
-static void a_client_that_sticks_in_a_put_hurts_nobody(void **state)
+static void a_client_stuck_in_a_put_delays_no_other(void **state)
 {
     others_go_on_behind(*state, "put", false);
 }
 
-static void a_client_that_sticks_in_a_get_hurts_nobody(void **state)
+static void a_client_stuck_in_a_get_delays_no_other(void **state)
 {
     others_go_on_behind(*state, "get", false);
 }
 
-static void a_client_that_dies_in_a_put_hurts_nobody(void **state)
+static void a_client_killed_in_a_put_delays_no_other(void **state)
 {
     others_go_on_behind(*state, "put", true);
 }
 
-static void a_client_that_dies_in_a_get_hurts_nobody(void **state)
+static void a_client_killed_in_a_get_delays_no_other(void **state)
 {
     others_go_on_behind(*state, "get", true);
 }
 
 /* An accept that waited for the dead client would never end. */
-static void what_a_dead_client_began_is_ended(void **state)
+static void an_accept_for_a_dead_client_ends(void **state)
 {
     struct world *w = *state;
     struct fixture_counters *c = count(w);
@@ -249,7 +249,7 @@ static void what_a_dead_client_began_is_ended(void **state)
 }
 
 /* The node's thread spends a minute in that call. */
-static void a_call_that_does_not_return_does_not_keep_the_node(void **state)
+static void a_stuck_plugin_call_does_not_keep_the_node_running(void **state)
 {
     struct world *w = *state;
     node_with(w, "close_ms=60000");
@@ -315,7 +315,7 @@ static void threads_that_accept_at_once_get_their_bytes(void **state)
 }
 
 /* A set-up of a second or two does not count as silence, and no operation uses another transport. */
-static void slow_connections_are_waited_for(void **state)
+static void operations_wait_for_slow_connections(void **state)
 {
     static const char slow[] = "setup_ms=2000,listen_ms=600";
     struct world *w = *state;
@@ -326,7 +326,7 @@ static void slow_connections_are_waited_for(void **state)
 }
 
 /* Without another transport, an operation waits for the connection until its own deadline. */
-static void connections_of_tcpx_alone_have_the_operations_time(void **state)
+static void without_tcp_a_connection_has_the_whole_deadline(void **state)
 {
     static const char slow[] = "setup_ms=3700";
     struct world *w = *state;
@@ -343,7 +343,7 @@ static void puts_that_are_not_accepted_go_by_tcp(void **state)
 }
 
 /* The first operations use tcp, and the later ones do not wait. */
-static void slower_connections_come_to_be_beside_tcp(void **state)
+static void slow_connections_are_set_up_while_tcp_serves(void **state)
 {
     struct world *w = *state;
     node_with(w, "setup_ms=4500");
@@ -362,20 +362,20 @@ int main(int argc, char **argv)
     if (argc == 6 && strcmp(argv[1], "--client") == 0)
         return client_main(argv[2], argv[3], argv[4], argv[5]);
     const struct CMUnitTest tests[] = {
-        TEST(a_client_that_sticks_in_a_put_hurts_nobody),
-        TEST(a_client_that_sticks_in_a_get_hurts_nobody),
-        TEST(a_client_that_dies_in_a_put_hurts_nobody),
-        TEST(a_client_that_dies_in_a_get_hurts_nobody),
-        TEST(what_a_dead_client_began_is_ended),
-        TEST(a_call_that_does_not_return_does_not_keep_the_node),
+        TEST(a_client_stuck_in_a_put_delays_no_other),
+        TEST(a_client_stuck_in_a_get_delays_no_other),
+        TEST(a_client_killed_in_a_put_delays_no_other),
+        TEST(a_client_killed_in_a_get_delays_no_other),
+        TEST(an_accept_for_a_dead_client_ends),
+        TEST(a_stuck_plugin_call_does_not_keep_the_node_running),
         TEST(puts_that_cannot_connect_go_by_tcp),
         TEST(gets_that_cannot_connect_go_by_tcp),
         TEST(puts_that_are_not_accepted_go_by_tcp),
         TEST(operations_whose_hello_is_not_answered_go_by_tcp),
-        TEST(connections_of_tcpx_alone_have_the_operations_time),
+        TEST(without_tcp_a_connection_has_the_whole_deadline),
         TEST(threads_that_accept_at_once_get_their_bytes),
-        TEST(slow_connections_are_waited_for),
-        TEST(slower_connections_come_to_be_beside_tcp),
+        TEST(operations_wait_for_slow_connections),
+        TEST(slow_connections_are_set_up_while_tcp_serves),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

@@ -77,7 +77,7 @@ static void expect_use(gid_t group, const struct node_world *w, const char *tran
                  tarn_error_name(rc), tarn_error_name(status), why);
 }
 
-static void who_may_not_open_the_socket_goes_by_tcp(void **state)
+static void a_user_who_may_not_open_the_socket_uses_tcp(void **state)
 {
     struct node_world *w = *state;
     struct stat st;
@@ -93,7 +93,7 @@ static void who_may_not_open_the_socket_goes_by_tcp(void **state)
     harness_passed(w->h);
 }
 
-static void everybody_may_open_it(void **state)
+static void every_user_may_open_a_socket_of_mode_0666(void **state)
 {
     struct node_world *w = *state;
     start(w, "0666", NULL);
@@ -101,7 +101,7 @@ static void everybody_may_open_it(void **state)
     harness_passed(w->h);
 }
 
-static void a_group_may_open_it(void **state)
+static void a_group_may_open_the_socket(void **state)
 {
     struct node_world *w = *state;
     start(w, "0660", "54321");
@@ -112,14 +112,13 @@ static void a_group_may_open_it(void **state)
 }
 
 /* A user who may connect still may not administer. */
-static void the_right_to_administer_is_the_users_alone(void **state)
+static void only_the_nodes_user_may_administer(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = start(w, "0666", NULL);
     int status = 0;
     pid_t pid = fork();
     if (pid == 0) {
-        const char *drain[] = {"DRAIN"};
         struct tarn_addr a;
         struct tarn_resp *r;
         redisReply *reply;
@@ -127,7 +126,7 @@ static void the_right_to_administer_is_the_users_alone(void **state)
         bool asked = setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0 &&
                      tarn_addr_parse(n->local, "node", &a) == 0 &&
                      tarn_resp_connect(&a, UINT64_MAX, NULL, &r) == 0 &&
-                     tarn_resp_call(r, UINT64_MAX, 1, drain, NULL, &reply) == 0;
+                     tarn_resp_call(r, UINT64_MAX, tarn_resp_command(r, "DRAIN", NULL), &reply) == 0;
         _exit(!asked ? 2 : reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "AUTH", 4) ? 0 : 1);
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -157,10 +156,10 @@ static void wrong_settings_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_REDIS(who_may_not_open_the_socket_goes_by_tcp),
-        WITH_REDIS(everybody_may_open_it),
-        WITH_REDIS(a_group_may_open_it),
-        WITH_REDIS(the_right_to_administer_is_the_users_alone),
+        WITH_REDIS(a_user_who_may_not_open_the_socket_uses_tcp),
+        WITH_REDIS(every_user_may_open_a_socket_of_mode_0666),
+        WITH_REDIS(a_group_may_open_the_socket),
+        WITH_REDIS(only_the_nodes_user_may_administer),
         WITH_REDIS(wrong_settings_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

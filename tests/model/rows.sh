@@ -42,8 +42,8 @@ correct full key "two replaces, at rest nothing is left" -DTICKS=4 -DLEAKS
 correct full key "replace, remove, at rest nothing is left" -DTICKS=4 -DOTHERS=REMOVE -DLEAKS
 correct full key "two replaces of two copies" -DTICKS=4 -DCOPIES=2
 correct quick key "a node starts again" -DTICKS=4 -DOPS=1 -DKILLS
-correct full key "everybody silent" -DTICKS=5 -DSILENCE=1
-correct quick key "everybody silent, readers read on" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1
+correct full key "all nodes silent" -DTICKS=5 -DSILENCE=1
+correct quick key "all nodes silent, readers read on" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1
 correct full key "the same, a remove" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DFIRST=REMOVE
 correct full key "a replace, Redis comes back empty" -DTICKS=4 -DOPS=1 -DLOSSES=1
 correct full key "a remove, Redis comes back empty" -DTICKS=4 -DOPS=1 -DLOSSES=1 -DFIRST=REMOVE
@@ -69,7 +69,7 @@ broken full key "lease never ends" -DTICKS=4 -DOPS=1 -DLEASE_NEVER_ENDS
 broken full key "recheck drops a publishing member" -DTICKS=4 -DLEAKS -DRECHECK_DROPS_PUBLISHING
 broken quick key "missing is expired at once" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DEXPIRED_AT_ONCE
 broken quick key "SETTLED looks for calm later" -DTICKS=6 -DOPS=1 -DSILENCE=1 -DCALM_READ_LATER
-broken full key "missing is expired though nobody beats" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DBEAT_IGNORED
+broken full key "missing is expired though no node beats" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DBEAT_IGNORED
 broken quick key "missing is expired though a silence just ended" \
     -DTICKS=5 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DRESUMED_IGNORED
 
@@ -84,7 +84,7 @@ broken full key "a late node restores" $lossy -DFIRST=REMOVE -DLATE_RESTORES
 broken full key "listed as restoring too late" $lossy -DFIRST=REMOVE -DLISTED_LATE
 broken full key "SETTLED: restored is not named" $lossy -DFIRST=REMOVE -DSETTLED_IGNORES_LOCATIONS
 broken full key "SETTLED: a location of an expired node" $lossy -DFIRST=REMOVE -DLOCATION_EXPIRES
-broken full key "who was cut off alone restores" \
+broken full key "a node cut off alone restores" \
     -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DLIVED_IGNORED
-broken full key "who was cut off restores when nobody says more" \
+broken full key "a node cut off without a witness restores" \
     -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DTOLD_IGNORED

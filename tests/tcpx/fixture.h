@@ -49,8 +49,8 @@ struct fixture_options {
     uint64_t recv_error, recv_deaf, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum,
         bad_count, bad_bytes;
     uint64_t init_exit, init_hang, accept_error, reg_error;
-    uint64_t accept_blocks, connect_blocks, isend_ms, listen_ms, map_unguarded, late_table, null_requests, tell_sizes,
-        send_more;
+    uint64_t accept_blocks, connect_blocks, isend_ms, listen_ms, map_unguarded, late_table, null_requests,
+        tell_sizes, send_more;
     /* from the plugin's own environment variables */
     uint64_t chunk, sockets;
 };

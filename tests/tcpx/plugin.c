@@ -41,7 +41,7 @@ static int init(tarn_tcpx_log_fn log)
         return (int)fixture_options.init;
     if (fixture_options.init_exit) {
         fprintf(stderr, "tcpx fixture: starting\ntcpx fixture: fatal: no driver\n");
-        fixture_exit("as was asked for");
+        fixture_exit("the option init_exit is set");
     }
     while (fixture_options.init_hang)
         pause();
@@ -170,7 +170,7 @@ static int test(void *request, int *done, int *sizes)
     if (c->dead || (c->sends && !fixture_peer_is_there(c)))
         return TARN_TCPX_SYSTEM_ERROR;
     if (r->number == (c->sends ? o->send_error : o->recv_error))
-        return refuse("test: as was asked for");
+        return refuse("test: an option makes this request fail");
     if (r->refused)
         return refuse("message truncated");
     if (!r->done || r->number == (c->sends ? o->send_hang : o->recv_hang))

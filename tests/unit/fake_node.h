@@ -54,9 +54,9 @@ struct fake_node {
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
-    struct tarn_local *local;      /* the client's */
-    struct tarn_node_half *server; /* node half in this process */
-    pid_t pid;                     /* or the forked node's process */
+    struct tarn_local *local;    /* the client's */
+    struct tarn_node_half *half; /* node half in this process */
+    pid_t pid;                   /* or the forked node's process */
     int control;
     rlim_t nofile; /* limit in the forked process; 0: same as here */
 };
@@ -150,7 +150,7 @@ static inline void fake_serve(struct fake_node *n)
         .npools = POOLS,
         .guard = {n, fake_pin_read, fake_pin_write, fake_unpin, fake_touch},
     };
-    if (n->node_ops->serve(&serve, &n->server))
+    if (n->node_ops->serve(&serve, &n->half))
         fail_msg("serve: %s", tarn_last_error());
 }
 
@@ -210,7 +210,7 @@ static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
     a->hazard_fd = n->hazard_fd;
     a->done = fake_attached;
     a->nfds = UINT32_MAX; /* until the answer comes */
-    int r = n->node_ops->attach(n->server, a);
+    int r = n->node_ops->attach(n->half, a);
     if (r != TARN_INPROGRESS)
         return r;
     wait_until(__atomic_load_n(&a->nfds, __ATOMIC_ACQUIRE) != UINT32_MAX);
@@ -226,12 +226,12 @@ static inline void fake_child(struct fake_node *n, int control)
     while (recv(control, &c, sizeof(c), 0) == sizeof(c) && c.what != 'q') {
         struct tarn_attach a = {.session = c.session, .write = c.what == 'w', .offer = c.offer};
         if (c.what == 'd')
-            n->node_ops->detach(n->server, c.session);
+            n->node_ops->detach(n->half, c.session);
         else if (fake_attach_here(n, &a))
             a.text[0] = '\0';
         fake_send_fds(control, a.text, a.fds, a.nfds);
     }
-    n->node_ops->stop(n->server);
+    n->node_ops->stop(n->half);
     _exit(fake_pins(n) == 0 ? 0 : 1); /* stop() must always give back every pin */
 }
 
@@ -318,8 +318,8 @@ static inline void fake_kill(struct fake_node *n)
 static inline void fake_stop(struct fake_node *n)
 {
     int status = 0;
-    if (n->server) {
-        n->node_ops->stop(n->server);
+    if (n->half) {
+        n->node_ops->stop(n->half);
         assert_int_equal(fake_pins(n), 0);
     }
     if (n->pid) {
@@ -367,7 +367,7 @@ static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool w
 static inline void fake_detach(struct fake_node *n, uint64_t session)
 {
     if (!n->pid) {
-        n->node_ops->detach(n->server, session);
+        n->node_ops->detach(n->half, session);
         return;
     }
     char text[512];

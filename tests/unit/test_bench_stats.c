@@ -162,7 +162,7 @@ static void settles_when_rounds_agree(void **state)
     assert_false(bench_settled(&s, 0.01));
 }
 
-static void series_ignores_what_does_not_fit(void **state)
+static void a_full_series_ignores_more_rounds(void **state)
 {
     struct bench_series s = {.n = 0};
 
@@ -184,7 +184,7 @@ int main(void)
         cmocka_unit_test(ratio_is_the_median_of_rounds),
         cmocka_unit_test(ratio_leaves_out_rounds_without_a_rate),
         cmocka_unit_test(settles_when_rounds_agree),
-        cmocka_unit_test(series_ignores_what_does_not_fit),
+        cmocka_unit_test(a_full_series_ignores_more_rounds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

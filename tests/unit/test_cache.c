@@ -58,7 +58,7 @@ static bool find(struct tarn_cache *c, uint32_t i, struct tarn_desc *d)
     return tarn_cache_find(c, &k, tarn_key_hash(&k), d);
 }
 
-static void what_was_set_is_found(void **state)
+static void a_set_entry_is_found(void **state)
 {
     struct tarn_cache *c = cache_new(100000);
     struct tarn_desc d;
@@ -174,7 +174,7 @@ static void entries_are_read_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_set_is_found),
+        cmocka_unit_test(a_set_entry_is_found),
         cmocka_unit_test(only_the_stale_location_is_dropped),
         cmocka_unit_test(used_entries_outlive_unused_ones),
         cmocka_unit_test(binary_keys_differ_in_every_byte),

@@ -17,7 +17,7 @@ static bool parses(const char *what, uint8_t uuid[TARN_CUDA_UUID])
     return tarn_cuda_uuid_parse(what, strlen(what), uuid);
 }
 
-static void a_uuid_comes_back(void **state)
+static void a_uuid_survives_formatting_and_parsing(void **state)
 {
     uint8_t uuid[TARN_CUDA_UUID] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255},
             got[TARN_CUDA_UUID];
@@ -32,7 +32,7 @@ static void a_uuid_comes_back(void **state)
     assert_memory_equal(got, uuid, sizeof(uuid));
 }
 
-static void what_is_no_uuid_is_refused(void **state)
+static void malformed_uuids_are_refused(void **state)
 {
     static const char *const bad[] = {"",
                                       "0",
@@ -49,7 +49,7 @@ static void what_is_no_uuid_is_refused(void **state)
     assert_false(tarn_cuda_uuid_parse(text, sizeof(text) - 2, got)); /* cut short */
 }
 
-static void a_handle_comes_back(void **state)
+static void a_handle_survives_formatting_and_parsing(void **state)
 {
     uint8_t handle[TARN_CUDA_HANDLE], got[TARN_CUDA_HANDLE];
     char out[TARN_CUDA_HANDLE_TEXT];
@@ -68,9 +68,9 @@ static void a_handle_comes_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_uuid_comes_back),
-        cmocka_unit_test(what_is_no_uuid_is_refused),
-        cmocka_unit_test(a_handle_comes_back),
+        cmocka_unit_test(a_uuid_survives_formatting_and_parsing),
+        cmocka_unit_test(malformed_uuids_are_refused),
+        cmocka_unit_test(a_handle_survives_formatting_and_parsing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static void without_a_rule_nothing_changes(void **state)
     end(&k);
 }
 
-static void errors_and_stale_come_as_often_as_asked(void **state)
+static void errors_and_stale_occur_at_the_given_rate(void **state)
 {
     char text[100];
     snprintf(text, sizeof(text), "%s:error=0.2,stale=0.3;seed=42", (const char *)*state);
@@ -87,7 +87,7 @@ static void puts_fail_but_are_never_stale(void **state)
     end(&k);
 }
 
-static void delays_delay(void **state)
+static void a_delay_delays_every_work(void **state)
 {
     char text[100];
     snprintf(text, sizeof(text), "%s:delay=30", (const char *)*state);
@@ -155,7 +155,7 @@ static void dropped_works_end_with_close(void **state)
     }
 }
 
-static void refuse_refuses(void **state)
+static void refuse_fails_every_connection(void **state)
 {
     char text[100];
     snprintf(text, sizeof(text), "%s:refuse=1", (const char *)*state);
@@ -260,11 +260,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(without_a_rule_nothing_changes),
-        CASE(errors_and_stale_come_as_often_as_asked),
+        CASE(errors_and_stale_occur_at_the_given_rate),
         CASE(puts_fail_but_are_never_stale),
-        CASE(delays_delay),
+        CASE(a_delay_delays_every_work),
         CASE(dropped_works_end_with_close),
-        CASE(refuse_refuses),
+        CASE(refuse_fails_every_connection),
         cmocka_unit_test(views_pass_through),
         cmocka_unit_test(a_node_that_dies_ends_delayed_works),
         cmocka_unit_test(malformed_texts_are_refused),

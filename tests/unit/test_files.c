@@ -259,7 +259,7 @@ static void test_npy_refuses(void **state)
     npy_fails("", 0, TARN_E_FORMAT, "{");
 }
 
-static void test_npy_told_dtype(void **state)
+static void test_npy_given_dtype(void **state)
 {
     struct tarn_buf b = npy_file("{'descr': '|V2', 'fortran_order': False, 'shape': (2,), }", 4);
     struct tarn_file_entry e;
@@ -692,7 +692,7 @@ int main(void)
         cmocka_unit_test(test_npy_reads_others),
         cmocka_unit_test(test_npy_versions),
         cmocka_unit_test(test_npy_refuses),
-        cmocka_unit_test(test_npy_told_dtype),
+        cmocka_unit_test(test_npy_given_dtype),
         cmocka_unit_test(test_npy_truncated_everywhere),
         cmocka_unit_test(test_st_reads_others),
         cmocka_unit_test(test_st_round_trip),

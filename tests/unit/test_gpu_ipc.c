@@ -83,7 +83,7 @@ static int outcome(struct fixture *f, struct tarn_work *w)
     return w->status;
 }
 
-static void a_put_is_done_when_the_copy_is(void **state)
+static void a_put_is_done_when_its_copy_is_done(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -109,7 +109,7 @@ static void a_put_is_done_when_the_copy_is(void **state)
 }
 
 /* The generation changes while the copy is under way, so the work is stale. */
-static void a_generation_counts_as_it_is_behind_the_copy(void **state)
+static void a_generation_is_compared_after_the_copy(void **state)
 {
     (void)state;
     for (int put = 0; put < 2; put++)
@@ -129,7 +129,7 @@ static void a_generation_counts_as_it_is_behind_the_copy(void **state)
         }
 }
 
-static void a_put_goes_into_what_is_reserved(void **state)
+static void a_put_writes_only_into_its_reservation(void **state)
 {
     (void)state;
     static const int off[] = {-2, 2, 4, 1, -1}; /* wrong generations; the last two are readable ones */
@@ -158,7 +158,7 @@ static void a_put_goes_into_what_is_reserved(void **state)
 }
 
 /* Generations of other objects in the slot, and of the same counter in another epoch: view() refuses them. */
-static void a_view_is_of_its_generation(void **state)
+static void a_view_shows_only_its_generation(void **state)
 {
     (void)state;
     struct fixture f = begin();
@@ -247,10 +247,10 @@ static void closing_waits_for_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_put_is_done_when_the_copy_is),
-        cmocka_unit_test(a_generation_counts_as_it_is_behind_the_copy),
-        cmocka_unit_test(a_put_goes_into_what_is_reserved),
-        cmocka_unit_test(a_view_is_of_its_generation),
+        cmocka_unit_test(a_put_is_done_when_its_copy_is_done),
+        cmocka_unit_test(a_generation_is_compared_after_the_copy),
+        cmocka_unit_test(a_put_writes_only_into_its_reservation),
+        cmocka_unit_test(a_view_shows_only_its_generation),
         cmocka_unit_test(ranges_lie_in_the_pool),
         cmocka_unit_test(closing_waits_for_copies),
     };

@@ -44,9 +44,9 @@ static void stop(struct gpu_node *g)
         tarn_standin_delay(0);
         tarn_standin_fail(NULL);
     }
-    g->n->node_ops->stop(g->n->server);
+    g->n->node_ops->stop(g->n->half);
     assert_int_equal(fake_pins(g->n), 0);
-    g->n->server = NULL;
+    g->n->half = NULL;
     device_drop(g->d, g->n->pool.base);
     device_close(g->d);
     g->n->pool.base = g->host;
@@ -338,7 +338,7 @@ static void a_put_is_answered_when_its_bytes_are_in_the_pool(void **state)
 }
 
 /* Copies of one client delay no other client, on any thread. */
-static void copies_under_way_stop_nobody(void **state)
+static void copies_under_way_delay_no_other_client(void **state)
 {
     (void)state;
     need_standin();
@@ -411,7 +411,7 @@ static void a_pin_outlasts_the_copies(void **state)
 }
 
 /* Pinned memory of a cut connection is not reused while copies still write to it. */
-static void memory_is_lent_again_when_its_copies_are_done(void **state)
+static void memory_is_reused_when_its_copies_are_done(void **state)
 {
     (void)state;
     need_standin();
@@ -490,7 +490,7 @@ static void slow_readers_give_way(void **state)
 }
 
 /* Answers have the pool's bytes, however often those were fetched again. */
-static void what_was_taken_back_is_right(void **state)
+static void bytes_fetched_again_are_right(void **state)
 {
     (void)state;
     enum { SLOW = 40 };
@@ -575,7 +575,7 @@ static void busy_readers_give_way(void **state)
     stop(&g);
 }
 
-static void stalled_writers_keep_nothing(void **state)
+static void stalled_writers_block_no_other_client(void **state)
 {
     (void)state;
     enum { N = 70 };
@@ -596,7 +596,7 @@ static void stalled_writers_keep_nothing(void **state)
 
 /* --- GPUs that fail: the node's ----------------------------------------------------------------- */
 
-static void a_failed_copy_is_told_in_the_answer(void **state)
+static void the_answer_reports_a_failed_copy(void **state)
 {
     (void)state;
     static const char *const calls[] = {"queue:1", "pin:1", "copy:1", "mark:1", "poll:1"};
@@ -625,7 +625,7 @@ static void a_failed_copy_is_told_in_the_answer(void **state)
     free(in);
 }
 
-static void a_lost_gpu_is_told_for_good(void **state)
+static void every_answer_reports_a_lost_gpu(void **state)
 {
     (void)state;
     need_standin();
@@ -739,16 +739,16 @@ int main(void)
         cmocka_unit_test(every_size_and_cut),
         cmocka_unit_test(many_at_once),
         cmocka_unit_test(a_put_is_answered_when_its_bytes_are_in_the_pool),
-        cmocka_unit_test(copies_under_way_stop_nobody),
+        cmocka_unit_test(copies_under_way_delay_no_other_client),
         cmocka_unit_test(a_pin_outlasts_the_copies),
-        cmocka_unit_test(memory_is_lent_again_when_its_copies_are_done),
+        cmocka_unit_test(memory_is_reused_when_its_copies_are_done),
         cmocka_unit_test(stopping_with_copies_under_way),
         cmocka_unit_test(slow_readers_give_way),
         cmocka_unit_test(busy_readers_give_way),
-        cmocka_unit_test(what_was_taken_back_is_right),
-        cmocka_unit_test(stalled_writers_keep_nothing),
-        cmocka_unit_test(a_failed_copy_is_told_in_the_answer),
-        cmocka_unit_test(a_lost_gpu_is_told_for_good),
+        cmocka_unit_test(bytes_fetched_again_are_right),
+        cmocka_unit_test(stalled_writers_block_no_other_client),
+        cmocka_unit_test(the_answer_reports_a_failed_copy),
+        cmocka_unit_test(every_answer_reports_a_lost_gpu),
         cmocka_unit_test(a_failed_copy_ends_its_work_only),
         cmocka_unit_test(closing_with_copies_under_way),
     };

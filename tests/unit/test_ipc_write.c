@@ -134,7 +134,7 @@ static void every_byte_is_written_once(void **state)
     }
 }
 
-static void touching_pieces_are_one(void **state)
+static void touching_pieces_are_joined(void **state)
 {
     struct tarn_piece pieces[100];
     struct tarn_work w = {.pieces = pieces, .npieces = 100};
@@ -273,7 +273,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(every_byte_is_written_once, start),
-        cmocka_unit_test(touching_pieces_are_one),
+        cmocka_unit_test(touching_pieces_are_joined),
         cmocka_unit_test(nothing_is_written_behind_the_end),
         cmocka_unit_test_setup(pieces_of_other_memory_are_found, start),
         cmocka_unit_test_setup(runs_of_other_memory_are_found, start),

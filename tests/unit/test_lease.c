@@ -31,7 +31,7 @@ static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
     assert_false(tarn_lease_answered(l, EPOCH, &a, &p, at(asked), at(asked)));
 }
 
-static const struct tarn_lease_answer nobody;
+static const struct tarn_lease_answer no_record;
 
 static struct tarn_directory_state pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
 {
@@ -44,7 +44,7 @@ static struct tarn_directory_state pulse(uint64_t now, uint64_t beat, uint64_t s
 
 static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_directory_state p)
 {
-    assert_false(tarn_lease_answered(l, EPOCH, &nobody, &p, at(asked), at(asked)));
+    assert_false(tarn_lease_answered(l, EPOCH, &no_record, &p, at(asked), at(asked)));
 }
 
 /* Redis does not answer. Its last answer was the last one about this lease. */
@@ -77,7 +77,7 @@ static void a_lease_ends_before_the_record(void **state)
 
 /* The answer may come late. The lease counts from the time of the question: the record had at least that long
  * to live then. */
-static void it_counts_from_before_the_question(void **state)
+static void a_lease_counts_from_before_the_question(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -128,7 +128,7 @@ static void a_missing_record_does_not_cut_a_lease(void **state)
     assert_false(tarn_lease_runs(&l, at(TTL)));
 }
 
-static void another_incarnation_ends_it(void **state)
+static void another_incarnation_ends_a_lease(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -140,7 +140,7 @@ static void another_incarnation_ends_it(void **state)
     assert_true(l.gone);
 }
 
-static void who_returns_is_not_read(void **state)
+static void a_returning_node_is_not_read(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -158,7 +158,7 @@ static void who_returns_is_not_read(void **state)
     assert_int_equal(unanswered(&l, at(7000)), TARN_LEASE_GONE);
 }
 
-static void late_answers_count_less_than_newer_ones(void **state)
+static void a_late_answer_does_not_override_a_newer_one(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -187,7 +187,7 @@ static void serve_reads_on_until_redis_answers(void **state)
 }
 
 /* Redis still answered after the lease had ended, and did not renew it. Then Redis went away. */
-static void what_had_ended_while_redis_answered_is_gone(void **state)
+static void a_lease_that_ended_while_redis_answered_is_gone(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -201,7 +201,7 @@ static void what_had_ended_while_redis_answered_is_gone(void **state)
     assert_true(tarn_lease_runs(&l, at(9000)));
 }
 
-static void what_ran_when_redis_answered_last_is_read_on(void **state)
+static void a_lease_that_ran_at_the_last_answer_is_read_on(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -211,7 +211,7 @@ static void what_ran_when_redis_answered_last_is_read_on(void **state)
 }
 
 /* Continuing to read does not count as an answer from Redis. */
-static void an_unsure_end_is_none_that_redis_gave(void **state)
+static void reading_on_does_not_count_as_an_answer(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -232,7 +232,7 @@ static void an_idle_client_reads_on(void **state)
 }
 
 /* Either the record had nearly expired at Redis's last answer, or no lease was ever granted. */
-static void no_lease_at_all_is_not_read_on(void **state)
+static void without_a_lease_nothing_is_read_on(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false}, other = {.gone = false};
@@ -241,7 +241,7 @@ static void no_lease_at_all_is_not_read_on(void **state)
     assert_int_equal(tarn_lease_unanswered(&other, 0, at(0)), TARN_LEASE_GONE);
 }
 
-static void refuse_does_not(void **state)
+static void refuse_does_not_read_on_without_redis(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -253,7 +253,7 @@ static void refuse_does_not(void **state)
     assert_false(tarn_lease_runs(&l, at(TTL)));
 }
 
-static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
+static void after_a_silence_of_all_a_node_is_read_on_for_a_moment(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -269,7 +269,7 @@ static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
 }
 
 /* Redis was back for a moment, but no node has beaten yet. */
-static void redis_away_twice(void **state)
+static void a_node_is_read_on_when_redis_is_away_twice(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -281,7 +281,7 @@ static void redis_away_twice(void **state)
 }
 
 /* Redis answers this client before any node has beaten. */
-static void a_silence_that_goes_on_counts(void **state)
+static void a_continuing_silence_counts(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -315,7 +315,7 @@ static void a_silence_long_ago_does_not_count(void **state)
     assert_true(l.gone);
 }
 
-static void no_information_is_no_silence(void **state)
+static void missing_information_is_no_silence(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
@@ -328,7 +328,7 @@ static void no_information_is_no_silence(void **state)
 
 /* A client starts just before a record expires. The time between two heartbeats of other nodes is not a
  * silence. */
-static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
+static void a_record_first_seen_at_its_end_is_not_read_on(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false}, unknown = {.gone = false};
@@ -347,27 +347,27 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_read_before_an_answer),
         cmocka_unit_test(a_lease_ends_before_the_record),
-        cmocka_unit_test(it_counts_from_before_the_question),
+        cmocka_unit_test(a_lease_counts_from_before_the_question),
         cmocka_unit_test(a_renewal_moves_the_end),
         cmocka_unit_test(a_silent_nodes_lease_ends),
         cmocka_unit_test(a_missing_record_does_not_cut_a_lease),
-        cmocka_unit_test(another_incarnation_ends_it),
-        cmocka_unit_test(who_returns_is_not_read),
-        cmocka_unit_test(late_answers_count_less_than_newer_ones),
+        cmocka_unit_test(another_incarnation_ends_a_lease),
+        cmocka_unit_test(a_returning_node_is_not_read),
+        cmocka_unit_test(a_late_answer_does_not_override_a_newer_one),
         cmocka_unit_test(serve_reads_on_until_redis_answers),
-        cmocka_unit_test(what_had_ended_while_redis_answered_is_gone),
-        cmocka_unit_test(what_ran_when_redis_answered_last_is_read_on),
-        cmocka_unit_test(an_unsure_end_is_none_that_redis_gave),
+        cmocka_unit_test(a_lease_that_ended_while_redis_answered_is_gone),
+        cmocka_unit_test(a_lease_that_ran_at_the_last_answer_is_read_on),
+        cmocka_unit_test(reading_on_does_not_count_as_an_answer),
         cmocka_unit_test(an_idle_client_reads_on),
-        cmocka_unit_test(no_lease_at_all_is_not_read_on),
-        cmocka_unit_test(refuse_does_not),
-        cmocka_unit_test(after_a_silence_of_all_it_is_read_on_for_a_moment),
-        cmocka_unit_test(redis_away_twice),
-        cmocka_unit_test(a_silence_that_goes_on_counts),
+        cmocka_unit_test(without_a_lease_nothing_is_read_on),
+        cmocka_unit_test(refuse_does_not_read_on_without_redis),
+        cmocka_unit_test(after_a_silence_of_all_a_node_is_read_on_for_a_moment),
+        cmocka_unit_test(a_node_is_read_on_when_redis_is_away_twice),
+        cmocka_unit_test(a_continuing_silence_counts),
         cmocka_unit_test(a_silence_that_came_later_does_not_count),
         cmocka_unit_test(a_silence_long_ago_does_not_count),
-        cmocka_unit_test(no_information_is_no_silence),
-        cmocka_unit_test(a_record_that_is_seen_first_at_its_end_is_not_read_on),
+        cmocka_unit_test(missing_information_is_no_silence),
+        cmocka_unit_test(a_record_first_seen_at_its_end_is_not_read_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,7 +156,7 @@ static void over_unix(void **state)
     connects_to(&p->addr);
 }
 
-static void nobody_listens(void **state)
+static void connecting_without_a_listener_fails(void **state)
 {
     struct place *p = *state;
     struct tarn_addr a;
@@ -393,7 +393,7 @@ int main(void)
         cmocka_unit_test(free_port_is_reported),
         cmocka_unit_test(by_name),
         cmocka_unit_test_setup_teardown(over_unix, setup, teardown),
-        cmocka_unit_test_setup_teardown(nobody_listens, setup, teardown),
+        cmocka_unit_test_setup_teardown(connecting_without_a_listener_fails, setup, teardown),
         cmocka_unit_test(never_connects_to_itself),
         cmocka_unit_test(names_that_do_not_exist),
         cmocka_unit_test_setup_teardown(full_backlog_ends_at_the_deadline, setup, teardown),

@@ -160,12 +160,12 @@ static void all_end(struct fixture *f)
     }
 }
 
-static void waits_with_a_descriptor(void **state)
+static void cancel_ends_waits_with_a_descriptor(void **state)
 {
     all_end(*state);
 }
 
-static void waits_without(void **state)
+static void cancel_ends_waits_without_a_descriptor(void **state)
 {
     struct fixture *f = *state;
 
@@ -175,7 +175,7 @@ static void waits_without(void **state)
 }
 
 /* A worker has one descriptor for all that it runs: another operation's cancel must not end this wait. */
-static void anothers_cancel_ends_no_wait(void **state)
+static void a_written_descriptor_alone_ends_no_wait(void **state)
 {
     struct fixture *f = *state;
     uint64_t begun = tarn_now_ns();
@@ -192,7 +192,7 @@ static bool yes(void *arg)
     return true;
 }
 
-static void another_operations_cancel_ends_it(void **state)
+static void a_cancel_of_another_operation_ends_the_wait(void **state)
 {
     struct fixture *f = *state;
 
@@ -205,10 +205,10 @@ static void another_operations_cancel_ends_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CANCEL_TEST(waits_with_a_descriptor),
-        CANCEL_TEST(waits_without),
-        CANCEL_TEST(anothers_cancel_ends_no_wait),
-        CANCEL_TEST(another_operations_cancel_ends_it),
+        CANCEL_TEST(cancel_ends_waits_with_a_descriptor),
+        CANCEL_TEST(cancel_ends_waits_without_a_descriptor),
+        CANCEL_TEST(a_written_descriptor_alone_ends_no_wait),
+        CANCEL_TEST(a_cancel_of_another_operation_ends_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ ssize_t __wrap___recv_chk(int fd, void *data, size_t bytes, size_t room, int fla
 }
 
 /* Each payload byte passes two socket ends, and so does the header of each request and answer. */
-static void payload_goes_straight(void **state)
+static void payload_is_moved_without_a_copy(void **state)
 {
     (void)state;
     struct fake_node *n = fake_start("tcp", false, 0);
@@ -126,6 +126,6 @@ static void payload_goes_straight(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(payload_goes_straight)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(payload_is_moved_without_a_copy)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

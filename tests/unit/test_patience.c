@@ -54,7 +54,7 @@ static void a_route_that_becomes_longer_is_followed(void **state)
     }
 }
 
-static void one_that_stood_still_does_not_make_patience_endless(void **state)
+static void a_peer_that_stood_still_does_not_make_patience_endless(void **state)
 {
     struct tarn_patience p = {0};
     (void)state;
@@ -68,7 +68,7 @@ static void one_that_stood_still_does_not_make_patience_endless(void **state)
     assert_int_equal(tarn_patience_ns(&p) / MS, TARN_PATIENCE_NS / MS);
 }
 
-static void before_the_first_round_trip_others_tell(void **state)
+static void the_first_patience_comes_from_other_nodes(void **state)
 {
     (void)state;
 
@@ -105,8 +105,8 @@ int main(void)
         cmocka_unit_test(round_trips_are_smoothed),
         cmocka_unit_test(a_steady_round_trip_leaves_the_least_patience),
         cmocka_unit_test(a_route_that_becomes_longer_is_followed),
-        cmocka_unit_test(one_that_stood_still_does_not_make_patience_endless),
-        cmocka_unit_test(before_the_first_round_trip_others_tell),
+        cmocka_unit_test(a_peer_that_stood_still_does_not_make_patience_endless),
+        cmocka_unit_test(the_first_patience_comes_from_other_nodes),
         cmocka_unit_test(each_step_has_its_own_patience),
     };
     return cmocka_run_group_tests_name("patience", tests, NULL, NULL);

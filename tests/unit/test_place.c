@@ -60,7 +60,7 @@ static void keys_spread_by_weight(void **state)
     }
 }
 
-static void one_node_more_takes_only_what_it_wins(void **state)
+static void a_new_node_takes_only_the_keys_it_wins(void **state)
 {
     struct tarn_candidate cand[NODES];
     uint32_t moved = 0;
@@ -77,7 +77,7 @@ static void one_node_more_takes_only_what_it_wins(void **state)
     assert_in_range(moved, KEYS / NODES * 9 / 10, KEYS / NODES * 11 / 10);
 }
 
-static void node_that_is_out_loses_only_its_own(void **state)
+static void a_node_without_weight_loses_only_its_own_keys(void **state)
 {
     struct tarn_candidate cand[NODES];
 
@@ -145,8 +145,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_spread_by_weight),
-        cmocka_unit_test(one_node_more_takes_only_what_it_wins),
-        cmocka_unit_test(node_that_is_out_loses_only_its_own),
+        cmocka_unit_test(a_new_node_takes_only_the_keys_it_wins),
+        cmocka_unit_test(a_node_without_weight_loses_only_its_own_keys),
         cmocka_unit_test(order_of_candidates_does_not_matter),
         cmocka_unit_test(copies_are_on_distinct_hosts_first),
         cmocka_unit_test(no_more_copies_than_nodes),

@@ -203,7 +203,7 @@ static void memory_comes_in(void)
     tarn_store_free(s);
 }
 
-static void test_memory_comes_in_by_itself(void **state)
+static void test_a_thread_brings_the_memory_in(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -231,8 +231,10 @@ static void test_population_can_be_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_comes_in_by_itself), cmocka_unit_test(test_population_can_be_stopped),
-        cmocka_unit_test(test_memory_is_checked),         cmocka_unit_test(test_idle_store_is_small),
+        cmocka_unit_test(test_a_thread_brings_the_memory_in),
+        cmocka_unit_test(test_population_can_be_stopped),
+        cmocka_unit_test(test_memory_is_checked),
+        cmocka_unit_test(test_idle_store_is_small),
         cmocka_unit_test(test_pool_files_are_sealed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,7 +197,7 @@ static void malformed_offers_are_refused(void **state)
     assert_non_null(strstr(tarn_last_error(), "none of the node's 2 rails reaches the client's"));
 }
 
-static void nothing_is_joined_that_nobody_waits_for(void **state)
+static void a_canceled_attach_joins_nothing(void **state)
 {
     (void)state;
     assert_int_equal(attaches_while("v1 " END, true), TARN_E_CANCELED);
@@ -206,7 +206,7 @@ static void nothing_is_joined_that_nobody_waits_for(void **state)
 
 #define END_B "1,2,0,1,00000000000000000000ffff7f000002,3,10,10"
 
-static void a_node_refuses_at_once_what_its_ports_cannot_reach(void **state)
+static void a_node_refuses_unreachable_offers_at_once(void **state)
 {
     (void)state;
     fake.device[0].port[1].down = true;
@@ -242,17 +242,17 @@ static void a_client_offers_the_rails_that_are_up(void **state)
 static unsigned long long slices_of(uint64_t configured)
 {
     struct tarn_serve serve = {.pools = &n->pool, .npools = 1, .rdma_region_bytes = configured};
-    struct tarn_node_half *own = n->server;
+    struct tarn_node_half *own = n->half;
     struct tarn_attach *a = calloc(1, sizeof *a);
     unsigned long long bytes = 0;
     int left = fake_left();
     assert_non_null(a);
-    assert_int_equal(n->node_ops->serve(&serve, &n->server), 0);
+    assert_int_equal(n->node_ops->serve(&serve, &n->half), 0);
     a->offer = "v1 " END;
     assert_int_equal(fake_attach_here(n, a), 0);
     assert_int_equal(sscanf(a->text, "v1 %*x 1 %*s 1 0 %*u %*u %llu", &bytes), 1);
-    n->node_ops->stop(n->server);
-    n->server = own;
+    n->node_ops->stop(n->half);
+    n->half = own;
     free(a);
     assert_true(fake_goes_to(NULL, left));
     return bytes;
@@ -278,8 +278,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(malformed_answers_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(damaged_answers_never_harm, start, stop),
         cmocka_unit_test_setup_teardown(malformed_offers_are_refused, start, stop),
-        cmocka_unit_test_setup_teardown(nothing_is_joined_that_nobody_waits_for, start, stop),
-        cmocka_unit_test_setup_teardown(a_node_refuses_at_once_what_its_ports_cannot_reach, start, stop),
+        cmocka_unit_test_setup_teardown(a_canceled_attach_joins_nothing, start, stop),
+        cmocka_unit_test_setup_teardown(a_node_refuses_unreachable_offers_at_once, start, stop),
         cmocka_unit_test_setup_teardown(a_client_offers_the_rails_that_are_up, start, stop),
         cmocka_unit_test_setup_teardown(pools_are_registered_in_regions_of_the_size_configured, start, stop),
     };

@@ -36,7 +36,7 @@ static struct fixture begin(void)
     pools[1].gen = fake_memory("gens", SLOTS * sizeof(uint64_t), &fd);
     close(fd);
     struct tarn_serve serve = {.epoch = EPOCH, .pools = pools, .npools = 2};
-    if (f.n->node_ops->serve(&serve, &f.n->server))
+    if (f.n->node_ops->serve(&serve, &f.n->half))
         fail_msg("serve: %s", tarn_last_error());
     assert_int_equal(f.ops->local_open(NULL, &f.n->local), 0);
     f.l = fake_link(f.n, true);
@@ -47,8 +47,8 @@ static struct fixture begin(void)
 static void end(struct fixture *f)
 {
     f->ops->close(f->l);
-    f->n->node_ops->stop(f->n->server);
-    f->n->server = NULL;
+    f->n->node_ops->stop(f->n->half);
+    f->n->half = NULL;
     munmap(pools[1].base, SLOTS * EXTENT);
     munmap(pools[1].gen, SLOTS * sizeof(uint64_t));
     fake_stop(f->n);
@@ -84,7 +84,7 @@ static void every_bit_of_a_generation_counts(void **state)
 }
 
 /* Slots 0 to n-1 of both pools in turn, posted by one call. Each is checked by its own generation. */
-static void neighbours_in_other_pools_are_checked_apart(void **state)
+static void equal_slots_of_two_pools_are_checked_separately(void **state)
 {
     (void)state;
     enum { N = 16 };
@@ -216,16 +216,16 @@ static void a_link_is_detached_by_its_session(void **state)
     struct tarn_link *second = fake_link(f.n, true);
     uint64_t id = second->id;
     assert_int_equal(queue_pairs(), 2);
-    f.n->node_ops->detach_link(f.n->server, SESSION + 1, id);
+    f.n->node_ops->detach_link(f.n->half, SESSION + 1, id);
     assert_int_equal(queue_pairs(), 2);
-    f.n->node_ops->detach_link(f.n->server, SESSION, id + 100);
-    f.n->node_ops->detach_link(f.n->server, SESSION, 0);
+    f.n->node_ops->detach_link(f.n->half, SESSION, id + 100);
+    f.n->node_ops->detach_link(f.n->half, SESSION, 0);
     assert_int_equal(queue_pairs(), 2);
-    f.n->node_ops->detach_link(f.n->server, SESSION, id);
+    f.n->node_ops->detach_link(f.n->half, SESSION, id);
     assert_int_equal(queue_pairs(), 1); /* gone when detach_link() returns */
-    f.n->node_ops->detach(f.n->server, SESSION + 1);
+    f.n->node_ops->detach(f.n->half, SESSION + 1);
     assert_int_equal(queue_pairs(), 1);
-    f.n->node_ops->detach(f.n->server, SESSION);
+    f.n->node_ops->detach(f.n->half, SESSION);
     assert_int_equal(queue_pairs(), 0);
     f.ops->close(second);
     end(&f);
@@ -235,7 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_bit_of_a_generation_counts),
-        cmocka_unit_test(neighbours_in_other_pools_are_checked_apart),
+        cmocka_unit_test(equal_slots_of_two_pools_are_checked_separately),
         cmocka_unit_test(works_outside_of_a_pool_are_not_posted),
         cmocka_unit_test(the_kind_of_generation_fits_the_work),
         cmocka_unit_test(no_two_works_share_memory),

@@ -115,7 +115,7 @@ static void a_link_goes_on_by_the_rail_that_is_up(void **state)
 }
 
 /* The rail rests for a while: a link made meanwhile does without it. */
-static void a_rail_that_does_not_come_up_is_missing(void **state)
+static void a_link_does_without_a_rail_that_does_not_come_up(void **state)
 {
     (void)state;
     fresh();
@@ -197,7 +197,7 @@ static void links_and_devices_are_closed_while_rails_come_up(void **state)
     }
 }
 
-static void devices_are_not_waited_for_for_ever(void **state)
+static void the_end_does_not_wait_for_ever_for_a_device(void **state)
 {
     (void)state;
     fresh();
@@ -283,7 +283,7 @@ static void peers_do_not_wait_for_each_other(void **state)
 }
 
 /* Joins that wait behind a successful one are joined, too, except abandoned ones. */
-static void those_given_up_are_not_joined(void **state)
+static void abandoned_joins_are_not_made(void **state)
 {
     (void)state;
     struct roads r;
@@ -319,12 +319,12 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_link_goes_on_by_the_rail_that_is_up),
-        cmocka_unit_test(a_rail_that_does_not_come_up_is_missing),
+        cmocka_unit_test(a_link_does_without_a_rail_that_does_not_come_up),
         cmocka_unit_test(a_link_without_a_rail_is_not_connected),
         cmocka_unit_test(links_and_devices_are_closed_while_rails_come_up),
-        cmocka_unit_test(devices_are_not_waited_for_for_ever),
+        cmocka_unit_test(the_end_does_not_wait_for_ever_for_a_device),
         cmocka_unit_test(peers_do_not_wait_for_each_other),
-        cmocka_unit_test(those_given_up_are_not_joined),
+        cmocka_unit_test(abandoned_joins_are_not_made),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

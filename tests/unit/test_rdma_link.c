@@ -394,7 +394,7 @@ static void no_fence_behind_other_gets(void **state)
 }
 
 /* Requests are signaled every 4 MiB, so the first gets need not wait for the last. No fence between them. */
-static void large_batches_are_parted(void **state)
+static void large_batches_are_split(void **state)
 {
     (void)state;
     struct batch b;
@@ -422,7 +422,7 @@ static void replace(const struct ibv_send_wr *wr)
         commit(watched->f.n, watched->slot[replaced]);
 }
 
-static void what_is_replaced_under_a_get_is_a_miss(void **state)
+static void an_object_replaced_under_a_get_is_a_miss(void **state)
 {
     (void)state;
     for (replaced = 0; replaced < BATCH; replaced++) {
@@ -449,7 +449,7 @@ static void replace_late(const struct ibv_send_wr *wr)
 }
 
 /* Each rail checks after its own bytes. Whichever rail is last, the get is stale. */
-static void rails_check_each_its_own_part(void **state)
+static void each_rail_checks_its_own_part(void **state)
 {
     (void)state;
     const uint64_t bytes = 4 * EXTENT;
@@ -515,7 +515,7 @@ static void a_failure_ends_all_gets_of_the_chain(void **state)
 }
 
 /* Gets of no bytes post only checks, in their turn. */
-static void gets_of_nothing(void **state)
+static void empty_gets_post_only_checks(void **state)
 {
     (void)state;
     for (uint32_t stale = 0; stale <= BATCH; stale++)
@@ -616,7 +616,7 @@ static void scattered_slots_are_touched(void **state)
 }
 
 /* A get waits neither for its own touch nor for those of the gets just before it. */
-static void touches_are_put_off(void **state)
+static void touches_are_delayed(void **state)
 {
     (void)state;
     struct batch b;
@@ -642,7 +642,7 @@ static void touches_are_put_off(void **state)
     end(&b.f);
 }
 
-static void closing_writes_touches_that_were_put_off(void **state)
+static void closing_writes_delayed_touches(void **state)
 {
     (void)state;
     struct batch b;
@@ -723,7 +723,7 @@ static void puts_on_a_rail_that_failed_end_with_the_link(void **state)
     end(&f);
 }
 
-static void without_queue_pairs_at_the_node_all_ends(void **state)
+static void a_put_without_queue_pairs_at_the_node_fails(void **state)
 {
     (void)state;
     fresh();
@@ -743,7 +743,7 @@ static void without_queue_pairs_at_the_node_all_ends(void **state)
 }
 
 /* Closing ends what is in flight. Link and node half start and stop many times. */
-static void nothing_is_left_behind(void **state)
+static void closed_links_leave_no_resources(void **state)
 {
     (void)state;
     fresh();
@@ -760,7 +760,7 @@ static void nothing_is_left_behind(void **state)
         uint64_t id = l->id;
         f.ops->close(l);
         assert_int_equal(w.status, TARN_E_CANCELED);
-        f.n->node_ops->detach_link(f.n->server, SESSION, id);
+        f.n->node_ops->detach_link(f.n->half, SESSION, id);
         assert_true(fake_goes_to(NULL, left));
     }
     end(&f);
@@ -778,20 +778,20 @@ int main(void)
         BOTH(a_get_is_two_reads),
         BOTH(gets_are_checked_together),
         BOTH(no_fence_behind_other_gets),
-        BOTH(large_batches_are_parted),
-        BOTH(what_is_replaced_under_a_get_is_a_miss),
-        BOTH(rails_check_each_its_own_part),
+        BOTH(large_batches_are_split),
+        BOTH(an_object_replaced_under_a_get_is_a_miss),
+        BOTH(each_rail_checks_its_own_part),
         BOTH(a_failure_ends_all_gets_of_the_chain),
-        BOTH(gets_of_nothing),
+        BOTH(empty_gets_post_only_checks),
         BOTH(slots_are_touched_once_a_second),
         BOTH(scattered_slots_are_touched),
-        BOTH(touches_are_put_off),
-        BOTH(closing_writes_touches_that_were_put_off),
+        BOTH(touches_are_delayed),
+        BOTH(closing_writes_delayed_touches),
         BOTH(a_readers_keys_cannot_write),
         BOTH(gets_go_on_without_a_rail_that_failed),
         BOTH(puts_on_a_rail_that_failed_end_with_the_link),
-        BOTH(without_queue_pairs_at_the_node_all_ends),
-        BOTH(nothing_is_left_behind),
+        BOTH(a_put_without_queue_pairs_at_the_node_fails),
+        BOTH(closed_links_leave_no_resources),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static void says(const char *text)
 
 /* --- the caller's registrations ----------------------------------------------------------------- */
 
-static void what_is_not_registered_is_for_one_work_only(void **state)
+static void unregistered_memory_is_registered_for_one_work_only(void **state)
 {
     (void)state;
     fake_reset();
@@ -98,7 +98,7 @@ static void what_is_not_registered_is_for_one_work_only(void **state)
     end(&f);
 }
 
-static void what_is_registered_is_not_registered_again(void **state)
+static void registered_memory_is_not_registered_again(void **state)
 {
     (void)state;
     fake_reset();
@@ -267,7 +267,7 @@ static void memory_that_cannot_be_pinned_can_be_put(void **state)
 }
 
 /* The gaps between pieces need not be mapped. */
-static void holes_between_pieces_are_not_looked_at(void **state)
+static void holes_between_pieces_are_not_touched(void **state)
 {
     (void)state;
     fake_reset();
@@ -369,7 +369,7 @@ static void gpu_memory_goes_by_peermem_without_dmabuf(void **state)
     end(&f);
 }
 
-static void gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons(void **state)
+static void unreachable_gpu_memory_is_refused_with_both_reasons(void **state)
 {
     (void)state;
     fake_reset();
@@ -388,7 +388,7 @@ static void gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons(void **
 
 /* Kernels before 5.12 do not keep registered pages with the parent at fork(), so verbs must be told. On later
  * kernels that would only take the pages from the child. */
-static void verbs_are_told_of_forks_where_they_matter(void **state)
+static void verbs_prepare_for_forks_only_where_needed(void **state)
 {
     (void)state;
     static const enum ibv_fork_status all[] = {IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED};
@@ -404,20 +404,20 @@ static void verbs_are_told_of_forks_where_they_matter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_registered_is_for_one_work_only),
-        cmocka_unit_test(what_is_registered_is_not_registered_again),
+        cmocka_unit_test(unregistered_memory_is_registered_for_one_work_only),
+        cmocka_unit_test(registered_memory_is_not_registered_again),
         cmocka_unit_test(an_inner_registration_outlives_the_outer),
         cmocka_unit_test(a_registration_in_use_stays),
         cmocka_unit_test(lookups_agree_with_a_list),
         cmocka_unit_test(read_only_memory_can_be_put),
         cmocka_unit_test(memory_that_cannot_be_pinned_can_be_put),
-        cmocka_unit_test(holes_between_pieces_are_not_looked_at),
+        cmocka_unit_test(holes_between_pieces_are_not_touched),
         cmocka_unit_test(a_limit_of_locked_memory_is_named),
         cmocka_unit_test(devices_limit_the_size_of_regions),
         cmocka_unit_test(gpu_memory_goes_by_dmabuf),
         cmocka_unit_test(gpu_memory_goes_by_peermem_without_dmabuf),
-        cmocka_unit_test(gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons),
-        cmocka_unit_test(verbs_are_told_of_forks_where_they_matter),
+        cmocka_unit_test(unreachable_gpu_memory_is_refused_with_both_reasons),
+        cmocka_unit_test(verbs_prepare_for_forks_only_where_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

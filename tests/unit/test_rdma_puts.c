@@ -79,7 +79,7 @@ static void a_work_waits_for_its_slowest_rail(void **state)
 }
 
 /* The rails complete one after the other. The put is not done before the last. */
-static void nor_is_it_done_with_all_rails_but_one(void **state)
+static void a_put_is_not_done_before_its_last_rail(void **state)
 {
     (void)state;
     struct fixture f = begin();
@@ -99,7 +99,7 @@ static void nor_is_it_done_with_all_rails_but_one(void **state)
 }
 
 /* A put fails if one strip fails, whatever the strip still under way does. */
-static void a_put_with_a_strip_lost_has_failed(void **state)
+static void a_put_fails_when_one_strip_fails(void **state)
 {
     (void)state;
     for (int lost = 0; lost < RAILS; lost++) {
@@ -119,8 +119,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_work_waits_for_its_slowest_rail),
-        cmocka_unit_test(nor_is_it_done_with_all_rails_but_one),
-        cmocka_unit_test(a_put_with_a_strip_lost_has_failed),
+        cmocka_unit_test(a_put_is_not_done_before_its_last_rail),
+        cmocka_unit_test(a_put_fails_when_one_strip_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static struct tarn_endpoint random_end(void)
     return e;
 }
 
-static void an_end_survives_its_text(void **state)
+static void an_endpoint_survives_formatting_and_parsing(void **state)
 {
     (void)state;
     struct tarn_endpoint most = {.qpn = 0xffffff, .psn = 0xffffff, .lid = 0xffff, .roce = true, .mtu = 5};
@@ -81,7 +81,7 @@ static void an_end_survives_its_text(void **state)
 
 #define GID "00000000000000000000ffff0a4d0001"
 
-static void other_texts_are_no_ends(void **state)
+static void malformed_endpoints_are_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -130,7 +130,7 @@ static void other_texts_are_no_ends(void **state)
 }
 
 /* A good text with one changed character is refused, or formats back to the same text. */
-static void a_changed_text_is_refused_or_means_what_it_says(void **state)
+static void a_changed_endpoint_is_refused_or_formats_back(void **state)
 {
     (void)state;
     static const char letters[] = "0123456789abcdefABCDEFg,- :x";
@@ -254,7 +254,7 @@ static void a_port_that_goes_down_is_not_active(void **state)
 }
 
 /* The limits for soft-RoCE (no fences, small WRITEs) apply to no other device. */
-static void soft_roce_is_spared(void **state)
+static void limits_for_soft_roce_apply_to_no_other_device(void **state)
 {
     (void)state;
     static const uint32_t vendors[] = {0x2c9, 0xffffff};
@@ -288,7 +288,7 @@ static void more_ports_than_rails_are_left_out(void **state)
     assert_true(fake_goes_to(NULL, 0));
 }
 
-static void limits_and_speed_are_the_ports(void **state)
+static void limits_and_speed_come_from_the_port(void **state)
 {
     (void)state;
     struct tarn_rails r;
@@ -424,7 +424,7 @@ static void the_subnet_decides_on_infiniband(void **state)
 }
 
 /* The client's k-th rail uses the node's k-th, so that all rails are used. */
-static void equals_are_taken_in_turn(void **state)
+static void equal_rails_are_used_in_turn(void **state)
 {
     (void)state;
     struct tarn_rails r = {0};
@@ -437,21 +437,21 @@ static void equals_are_taken_in_turn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(an_end_survives_its_text, print_seed),
-        cmocka_unit_test(other_texts_are_no_ends),
-        cmocka_unit_test_setup(a_changed_text_is_refused_or_means_what_it_says, print_seed),
+        cmocka_unit_test_setup(an_endpoint_survives_formatting_and_parsing, print_seed),
+        cmocka_unit_test(malformed_endpoints_are_refused),
+        cmocka_unit_test_setup(a_changed_endpoint_is_refused_or_formats_back, print_seed),
         cmocka_unit_test(all_active_ports_are_rails_the_fastest_first),
         cmocka_unit_test(a_named_device_must_be_usable),
         cmocka_unit_test(a_device_that_cannot_be_opened_is_named),
         cmocka_unit_test(a_port_that_goes_down_is_not_active),
         cmocka_unit_test(more_ports_than_rails_are_left_out),
-        cmocka_unit_test(soft_roce_is_spared),
-        cmocka_unit_test(limits_and_speed_are_the_ports),
+        cmocka_unit_test(limits_for_soft_roce_apply_to_no_other_device),
+        cmocka_unit_test(limits_and_speed_come_from_the_port),
         cmocka_unit_test(the_best_gid_is_chosen),
         cmocka_unit_test(of_equal_gids_the_first_is_chosen),
         cmocka_unit_test(the_route_decides_on_ethernet),
         cmocka_unit_test(the_subnet_decides_on_infiniband),
-        cmocka_unit_test(equals_are_taken_in_turn),
+        cmocka_unit_test(equal_rails_are_used_in_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

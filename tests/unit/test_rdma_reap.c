@@ -43,7 +43,7 @@ static int put_all(struct fixture *f, uint64_t bytes)
 }
 
 /* The link ends, and its memory is the caller's again, before its queue pairs are destroyed. */
-static void no_work_waits_for_queue_pairs_to_go(void **state)
+static void no_work_waits_until_queue_pairs_are_destroyed(void **state)
 {
     (void)state;
     fake_reset();
@@ -64,7 +64,7 @@ static void no_work_waits_for_queue_pairs_to_go(void **state)
 }
 
 /* After DETACH, a node's queue pairs accept no writes. */
-static void a_node_cuts_off_before_it_destroys(void **state)
+static void a_detached_queue_pair_accepts_no_writes(void **state)
 {
     (void)state;
     fake_reset();
@@ -92,7 +92,7 @@ static void count_running(struct tarn_work *w)
 }
 
 /* A canceled work ends only when no device touches its memory any more: the caller may free it then. */
-static void memory_is_the_callers_when_nothing_moves_it(void **state)
+static void a_canceled_work_ends_when_no_device_uses_its_memory(void **state)
 {
     (void)state;
     for (int put = 0; put < 2; put++) {
@@ -118,7 +118,7 @@ static void memory_is_the_callers_when_nothing_moves_it(void **state)
 }
 
 /* A queue pair that does not report its end is destroyed before the work ends, however long that takes. */
-static void a_device_that_does_not_flush_is_not_believed(void **state)
+static void a_queue_pair_that_does_not_flush_is_destroyed_first(void **state)
 {
     (void)state;
     fake_reset();
@@ -165,10 +165,10 @@ static void closing_does_not_wait_for_ever(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_work_waits_for_queue_pairs_to_go),
-        cmocka_unit_test(a_node_cuts_off_before_it_destroys),
-        cmocka_unit_test(memory_is_the_callers_when_nothing_moves_it),
-        cmocka_unit_test(a_device_that_does_not_flush_is_not_believed),
+        cmocka_unit_test(no_work_waits_until_queue_pairs_are_destroyed),
+        cmocka_unit_test(a_detached_queue_pair_accepts_no_writes),
+        cmocka_unit_test(a_canceled_work_ends_when_no_device_uses_its_memory),
+        cmocka_unit_test(a_queue_pair_that_does_not_flush_is_destroyed_first),
         cmocka_unit_test(closing_does_not_wait_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

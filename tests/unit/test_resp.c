@@ -85,6 +85,11 @@ static struct tarn_resp *client_of(struct peer *p)
     return r;
 }
 
+static int ping(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply_p)
+{
+    return tarn_resp_call(r, deadline_ns, tarn_resp_command(r, "PING", NULL), reply_p);
+}
+
 static void write_all(int fd, const char *data, size_t bytes)
 {
     while (bytes) {
@@ -133,7 +138,7 @@ static void echo(int fd, void *arg)
 
 static void arguments_are_binary_safe(void **state)
 {
-    const char *argv[] = {"PUT", "a\r\n\0b", "", "$5\r\n"};
+    const char *texts[] = {"PUT", "a\r\n\0b", "", "$5\r\n"};
     const size_t lens[] = {3, 5, 0, 4};
     struct peer p;
     redisReply *reply = NULL;
@@ -142,11 +147,14 @@ static void arguments_are_binary_safe(void **state)
     peer_start(&p, echo, NULL);
     struct tarn_resp *r = client_of(&p);
     assert_false(tarn_resp_dead(r));
-    assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 4, argv, lens, &reply), 0);
+    struct tarn_command *c = tarn_resp_command(r, NULL);
+    for (int i = 0; i < 4; i++)
+        tarn_command_add(c, texts[i], lens[i]);
+    assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), c, &reply), 0);
     assert_int_equal(reply->elements, 4);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(reply->element[i]->len, lens[i]);
-        assert_memory_equal(reply->element[i]->str, argv[i], lens[i]);
+        assert_memory_equal(reply->element[i]->str, texts[i], lens[i]);
     }
     assert_false(tarn_resp_dead(r));
     freeReplyObject(reply);
@@ -222,7 +230,6 @@ static void long_pipeline_does_not_dead_lock(void **state)
 {
     enum { commands = 20000 };
     char value[1000], number[16];
-    const char *argv[] = {"ECHO", number, value};
     struct peer p;
 
     (void)state;
@@ -232,7 +239,7 @@ static void long_pipeline_does_not_dead_lock(void **state)
     struct tarn_resp *r = client_of(&p);
     for (int i = 0; i < commands; i++) {
         snprintf(number, sizeof number, "%d", i);
-        assert_int_equal(tarn_resp_append(r, 3, argv, NULL), 0);
+        assert_int_equal(tarn_resp_append_strs(r, "ECHO", number, value, NULL), 0);
     }
     for (int i = 0; i < commands; i++) {
         redisReply *reply = NULL;
@@ -251,8 +258,6 @@ static void large_reply(void **state)
 {
     const size_t bytes = 900 * 1000;
     char *value = malloc(bytes);
-    const char *argv[] = {"ECHO", value};
-    const size_t lens[] = {4, bytes};
     struct peer p;
 
     (void)state;
@@ -261,8 +266,10 @@ static void large_reply(void **state)
     peer_start(&p, echo, NULL);
     struct tarn_resp *r = client_of(&p);
     for (int i = 0; i < 3; i++) {
+        struct tarn_command *c = tarn_resp_command(r, "ECHO", NULL);
         redisReply *reply = NULL;
-        assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 2, argv, lens, &reply), 0);
+        tarn_command_add(c, value, bytes);
+        assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), c, &reply), 0);
         assert_int_equal(reply->element[1]->len, bytes);
         assert_memory_equal(reply->element[1]->str, value, bytes);
         freeReplyObject(reply);
@@ -288,14 +295,13 @@ static void say_and_wait(int fd, void *arg)
 
 static void silence_ends_at_the_deadline(void **state)
 {
-    const char *argv[] = {"PING"};
     struct peer p;
     redisReply *reply = NULL;
 
     (void)state;
     peer_start(&p, say_and_wait, "$100\r\nhalf a repl");
     struct tarn_resp *r = client_of(&p);
-    assert_int_equal(tarn_resp_call(r, tarn_deadline(30), 1, argv, NULL, &reply), TARN_E_TIMEOUT);
+    assert_int_equal(ping(r, tarn_deadline(30), &reply), TARN_E_TIMEOUT);
     assert_non_null(strstr(tarn_last_error(), p.addr.host));
     assert_null(reply);
     assert_true(tarn_resp_dead(r));
@@ -322,7 +328,6 @@ static void fill_sockets(int fd, void *arg)
 /* The deadline holds even while bytes keep coming: a peer could send for ever. */
 static void endless_reply_ends_at_the_deadline(void **state)
 {
-    const char *argv[] = {"PING"};
     int told[2], left = 0;
     struct peer p;
     redisReply *reply = NULL;
@@ -333,7 +338,7 @@ static void endless_reply_ends_at_the_deadline(void **state)
     peer_start(&p, fill_sockets, told);
     struct tarn_resp *r = client_of(&p);
     assert_int_equal(read(told[0], &byte, 1), 1);
-    assert_int_equal(tarn_resp_call(r, tarn_now_ns(), 1, argv, NULL, &reply), TARN_E_TIMEOUT);
+    assert_int_equal(ping(r, tarn_now_ns(), &reply), TARN_E_TIMEOUT);
     assert_int_equal(ioctl(tarn_resp_fd(r), FIONREAD, &left), 0);
     assert_int_not_equal(left, 0);
     assert_true(tarn_resp_dead(r));
@@ -343,11 +348,10 @@ static void endless_reply_ends_at_the_deadline(void **state)
     close(told[1]);
 }
 
-static void what_is_not_resp(void **state)
+static void replies_that_are_not_resp_are_refused(void **state)
 {
     static const char *const bad[] = {"HTTP/1.1 400 Bad Request\r\n\r\n", ":12x\r\n", "$-5\r\n",
                                       "*1\r\n!\r\n"};
-    const char *argv[] = {"PING"};
 
     (void)state;
     for (size_t i = 0; i < COUNT(bad); i++) {
@@ -355,7 +359,7 @@ static void what_is_not_resp(void **state)
         redisReply *reply = NULL;
         peer_start(&p, say_and_wait, (void *)(uintptr_t)bad[i]);
         struct tarn_resp *r = client_of(&p);
-        assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply), TARN_E_PROTOCOL);
+        assert_int_equal(ping(r, tarn_deadline(LATE_MS), &reply), TARN_E_PROTOCOL);
         assert_non_null(strstr(tarn_last_error(), p.addr.host));
         assert_true(tarn_resp_dead(r));
         tarn_resp_free(r);
@@ -368,9 +372,8 @@ static void say_and_close(int fd, void *arg)
     say(fd, arg);
 }
 
-static void close_is_node_down(void **state)
+static void a_closed_connection_is_node_down(void **state)
 {
-    const char *argv[] = {"PING"};
     struct peer p;
     redisReply *reply = NULL;
 
@@ -378,17 +381,16 @@ static void close_is_node_down(void **state)
     peer_start(&p, say_and_close, "*2\r\n+half");
     struct tarn_resp *r = client_of(&p);
     pthread_join(p.thread, NULL);
-    assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply), TARN_E_NODE_DOWN);
-    assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply), TARN_E_NODE_DOWN);
+    assert_int_equal(ping(r, tarn_deadline(LATE_MS), &reply), TARN_E_NODE_DOWN);
+    assert_int_equal(ping(r, tarn_deadline(LATE_MS), &reply), TARN_E_NODE_DOWN);
     assert_true(tarn_resp_dead(r));
     tarn_resp_free(r);
     peer_clear(&p);
 }
 
 /* Beyond maxclients Redis sends the reason and closes, before any request. */
-static void last_words_are_heard(void **state)
+static void a_reason_sent_before_closing_is_read(void **state)
 {
-    const char *argv[] = {"PING"};
     struct peer p;
     redisReply *reply = NULL;
 
@@ -397,14 +399,14 @@ static void last_words_are_heard(void **state)
     struct tarn_resp *r = client_of(&p);
     pthread_join(p.thread, NULL);
     assert_true(tarn_resp_dead(r));
-    assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply), 0);
+    assert_int_equal(ping(r, tarn_deadline(LATE_MS), &reply), 0);
     assert_string_equal(reply->str, "ERR max number of clients reached");
     freeReplyObject(reply);
     tarn_resp_free(r);
     peer_clear(&p);
 }
 
-static void unasked_bytes_make_it_dead(void **state)
+static void unrequested_bytes_make_a_connection_dead(void **state)
 {
     struct peer p;
 
@@ -470,7 +472,6 @@ static void give_fds(int fd, void *arg)
 
 static void descriptors_travel(void **state)
 {
-    const char *argv[] = {"ATTACH"};
     struct peer p;
     redisReply *reply = NULL;
     int pipes[2], fds[8] = {-1, -1, -1, -1, -1, -1, -1, -1}, before = open_fds();
@@ -481,7 +482,7 @@ static void descriptors_travel(void **state)
     peer_start(&p, give_fds, &(struct giver){pipes[1], 5});
     struct tarn_resp *r = client_of(&p);
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply), 0);
+        assert_int_equal(ping(r, tarn_deadline(LATE_MS), &reply), 0);
         assert_string_equal(reply->str, i ? "second" : "first");
         freeReplyObject(reply);
     }
@@ -503,7 +504,6 @@ static void descriptors_travel(void **state)
 static void too_many_descriptors(void **state)
 {
     static const int second[] = {TARN_RESP_FDS_MAX, 90};
-    const char *argv[] = {"ATTACH"};
 
     (void)state;
     for (size_t i = 0; i < COUNT(second); i++) {
@@ -514,7 +514,7 @@ static void too_many_descriptors(void **state)
         struct tarn_resp *r = client_of(&p);
         for (int j = 0; j < 2 && rc == 0; j++) {
             redisReply *reply = NULL;
-            rc = tarn_resp_call(r, tarn_deadline(LATE_MS), 1, argv, NULL, &reply);
+            rc = ping(r, tarn_deadline(LATE_MS), &reply);
             if (rc == 0)
                 freeReplyObject(reply);
         }
@@ -664,7 +664,7 @@ static int verdict(const char *data, size_t bytes, bool bytewise, size_t *reques
     return rc;
 }
 
-static void what_is_no_request(void **state)
+static void malformed_requests_are_refused(void **state)
 {
     static const char *const bad[] = {
         "PING\r\n",
@@ -754,16 +754,16 @@ int main(void)
         cmocka_unit_test(large_reply),
         cmocka_unit_test(silence_ends_at_the_deadline),
         cmocka_unit_test(endless_reply_ends_at_the_deadline),
-        cmocka_unit_test(what_is_not_resp),
-        cmocka_unit_test(close_is_node_down),
-        cmocka_unit_test(last_words_are_heard),
-        cmocka_unit_test(unasked_bytes_make_it_dead),
+        cmocka_unit_test(replies_that_are_not_resp_are_refused),
+        cmocka_unit_test(a_closed_connection_is_node_down),
+        cmocka_unit_test(a_reason_sent_before_closing_is_read),
+        cmocka_unit_test(unrequested_bytes_make_a_connection_dead),
         cmocka_unit_test(descriptors_travel),
         cmocka_unit_test(too_many_descriptors),
         cmocka_unit_test(error_replies),
         cmocka_unit_test(replies_as_bytes),
         cmocka_unit_test(requests_in_any_pieces),
-        cmocka_unit_test(what_is_no_request),
+        cmocka_unit_test(malformed_requests_are_refused),
         cmocka_unit_test(limit_of_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,7 +150,7 @@ static void delays_each_way(void **state)
     assert_in_range(harness_now_ms() - begun, 119, SOON_MS);
 }
 
-static void cut_holds_up_what_comes_later(void **state)
+static void a_cut_delays_later_bytes(void **state)
 {
     struct scene *s = *state;
     join(s);
@@ -176,7 +176,7 @@ static void cut_of_one_direction(void **state)
     assert_false(ready(s->client, POLLIN, NEVER_MS));
 }
 
-static void cut_lets_nobody_connect(void **state)
+static void a_cut_lets_no_client_connect(void **state)
 {
     struct scene *s = *state;
     relay_set(s->relay, &(struct relay_state){.cut = RELAY_BOTH});
@@ -217,7 +217,7 @@ static void lost_segments_come_later_in_order(void **state)
     assert_true(harness_now_ms() - begun >= 199); /* with this seed the first packet is lost */
 }
 
-static void server_that_is_gone(void **state)
+static void a_connection_to_a_gone_server_ends(void **state)
 {
     struct scene *s = *state;
     char byte;
@@ -243,11 +243,16 @@ static void routes_of_this_process(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(passes_bytes_and_the_end), CASE(passes_much),
-        CASE(delays_each_way),          CASE(cut_holds_up_what_comes_later),
-        CASE(cut_of_one_direction),     CASE(cut_lets_nobody_connect),
-        CASE(reset_closes_all),         CASE(lost_segments_come_later_in_order),
-        CASE(server_that_is_gone),      CASE(routes_of_this_process),
+        CASE(passes_bytes_and_the_end),
+        CASE(passes_much),
+        CASE(delays_each_way),
+        CASE(a_cut_delays_later_bytes),
+        CASE(cut_of_one_direction),
+        CASE(a_cut_lets_no_client_connect),
+        CASE(reset_closes_all),
+        CASE(lost_segments_come_later_in_order),
+        CASE(a_connection_to_a_gone_server_ends),
+        CASE(routes_of_this_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

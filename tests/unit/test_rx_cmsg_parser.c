@@ -228,7 +228,7 @@ BOTH(empty_fragments_are_refused)
     assert_non_null(strstr(tarn_last_error(), "has no bytes"));
 }
 
-BOTH(other_sums_are_refused)
+BOTH(wrong_sums_are_refused)
 {
     put_device(0, 10, 5);
     put_linear(10);
@@ -289,7 +289,7 @@ BOTH(a_message_of_2048_fragments_is_the_longest)
 }
 
 /* Only the newer dialect names a fragment's dma-buf and has 64-bit offsets. */
-static void dmabufs_are_told_apart(void **state)
+static void fragments_of_another_dmabuf_are_refused(void **state)
 {
     (void)state;
     begin(RECEIVED_DMABUF);
@@ -314,12 +314,12 @@ int main(void)
         cmocka_unit_test(truncated_control_data_is_refused),
         cmocka_unit_test(truncated_control_messages_are_refused),
         cmocka_unit_test(empty_fragments_are_refused),
-        cmocka_unit_test(other_sums_are_refused),
+        cmocka_unit_test(wrong_sums_are_refused),
         cmocka_unit_test(overflows_are_refused),
         cmocka_unit_test(messages_longer_or_shorter_than_announced_are_refused),
         cmocka_unit_test(more_in_the_iovec_than_it_holds_is_refused),
         cmocka_unit_test(a_message_of_2048_fragments_is_the_longest),
-        cmocka_unit_test(dmabufs_are_told_apart),
+        cmocka_unit_test(fragments_of_another_dmabuf_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static void overlaps_and_gaps_are_refused(void **state)
     REFUSED("overlap", 10, {0, 0, 1, 0}, {1, 2, 8, 0}, {50, 2, 1, 0});
 }
 
-static void a_list_takes_2048_and_no_more(void **state)
+static void a_list_takes_at_most_2048_fragments(void **state)
 {
     (void)state;
     static struct tarn_tcpx_fragment f[TARN_TCPX_FRAGMENTS];
@@ -86,7 +86,7 @@ static void a_list_takes_2048_and_no_more(void **state)
 }
 
 /* The worst order, and the longest list. */
-static void backwards_is_an_order_too(void **state)
+static void fragments_in_reverse_order_are_sorted(void **state)
 {
     (void)state;
     static struct tarn_tcpx_fragment f[TARN_TCPX_FRAGMENTS];
@@ -156,7 +156,7 @@ static void map_of(const struct tarn_tcpx_fragment *f, uint32_t n, uint64_t *map
             map[f[i].dst + b] = f[i].src + b;
 }
 
-static void random_lists_mean_what_they_meant(void **state)
+static void random_lists_keep_their_meaning(void **state)
 {
     (void)state;
     static struct cut c;
@@ -260,11 +260,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(overlaps_and_gaps_are_refused),
-        TEST(a_list_takes_2048_and_no_more),
-        TEST(backwards_is_an_order_too),
+        TEST(a_list_takes_at_most_2048_fragments),
+        TEST(fragments_in_reverse_order_are_sorted),
         TEST(neighbours_in_both_memories_become_one),
         TEST(interleaved_fragments_are_put_in_order_and_joined),
-        TEST(random_lists_mean_what_they_meant),
+        TEST(random_lists_keep_their_meaning),
         TEST(cuts_cover_the_message),
         TEST(linear_fragments_come_from_their_own_buffer),
     };

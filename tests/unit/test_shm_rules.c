@@ -42,7 +42,7 @@ static void set_trap(struct fake_node *n, uint32_t slot, uint32_t add)
     assert_int_equal(mprotect(trap.memory + HALF, HALF, PROT_NONE), 0);
 }
 
-static void a_generation_that_changes_under_a_copy_voids_it(void **state)
+static void a_generation_that_changes_during_a_copy_makes_it_stale(void **state)
 {
     (void)state;
     static const uint32_t adds[] = {1, 2, 4}; /* freed; given to another object; given to a third */
@@ -98,7 +98,7 @@ static void every_bit_of_a_generation_counts(void **state)
 }
 
 /* Bytes after the table of generations may look like a generation. */
-static void there_is_no_slot_behind_the_last(void **state)
+static void a_slot_behind_the_last_is_stale(void **state)
 {
     (void)state;
     struct fake_node *n = fake_start("shm", false, 0);
@@ -141,9 +141,9 @@ static void closing_leaves_the_hazards_of_other_links(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_generation_that_changes_under_a_copy_voids_it),
+        cmocka_unit_test(a_generation_that_changes_during_a_copy_makes_it_stale),
         cmocka_unit_test(every_bit_of_a_generation_counts),
-        cmocka_unit_test(there_is_no_slot_behind_the_last),
+        cmocka_unit_test(a_slot_behind_the_last_is_stale),
         cmocka_unit_test(closing_leaves_the_hazards_of_other_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

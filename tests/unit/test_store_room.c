@@ -56,7 +56,7 @@ static void runs_go_round(enum how how)
     free(page);
 }
 
-static void test_runs_go_round_what_is_read(void **state)
+static void test_runs_avoid_objects_with_readers(void **state)
 {
     (void)state;
     runs_go_round(PINNED);
@@ -128,7 +128,7 @@ static void test_the_only_victim_is_found(void **state)
 }
 
 /* A victim that was chosen before a reader came is left alone. */
-static void test_candidates_that_are_read_by_now_are_left(void **state)
+static void test_a_candidate_with_a_reader_is_not_evicted(void **state)
 {
     (void)state;
     struct gone gone;
@@ -366,7 +366,7 @@ static void test_time_to_live_begins_with_the_commit(void **state)
 }
 
 /* Of several pins, the longest counts. */
-static void test_shorter_pin_ends_no_longer_one(void **state)
+static void test_a_shorter_pin_does_not_end_a_longer_one(void **state)
 {
     (void)state;
     struct gone gone;
@@ -385,10 +385,10 @@ static void test_shorter_pin_ends_no_longer_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_runs_go_round_what_is_read),
+        cmocka_unit_test(test_runs_avoid_objects_with_readers),
         cmocka_unit_test(test_victims_are_not_read),
         cmocka_unit_test(test_the_only_victim_is_found),
-        cmocka_unit_test(test_candidates_that_are_read_by_now_are_left),
+        cmocka_unit_test(test_a_candidate_with_a_reader_is_not_evicted),
         cmocka_unit_test(test_victims_are_not_viewed),
         cmocka_unit_test(test_hazards_of_another_pool),
         cmocka_unit_test(test_puts_in_flight_are_not_evicted),
@@ -398,7 +398,7 @@ int main(void)
         cmocka_unit_test(test_commit_is_use),
         cmocka_unit_test(test_expired_before_its_tick),
         cmocka_unit_test(test_time_to_live_begins_with_the_commit),
-        cmocka_unit_test(test_shorter_pin_ends_no_longer_one),
+        cmocka_unit_test(test_a_shorter_pin_does_not_end_a_longer_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

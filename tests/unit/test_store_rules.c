@@ -233,7 +233,7 @@ static void test_a_reader_at_the_last_moment_is_seen(void **state)
 }
 
 /* Also for a reservation with a writer, and for a refused commit after its generation was readable. */
-static void test_also_when_a_put_comes_to_nothing(void **state)
+static void test_a_reader_is_seen_when_a_put_fails(void **state)
 {
     (void)state;
     for (int hazard = 0; hazard < 2; hazard++) {
@@ -287,7 +287,7 @@ static void commit_it(void)
 
 /* An object goes just before a reader has announced itself. The reader checks the generation afterwards, so
  * it does not get the object. */
-static void test_an_object_that_goes_before_the_pin_is_stale(void **state)
+static void test_an_object_removed_before_the_pin_is_stale(void **state)
 {
     (void)state;
     struct gone gone;
@@ -355,7 +355,7 @@ static void test_refused_pins_leave_nothing(void **state)
 }
 
 /* A free slot has the next reservation's generation. The previous owner cannot write by guessing it. */
-static void test_a_free_slot_is_nobodys(void **state)
+static void test_a_free_slot_refuses_writes(void **state)
 {
     (void)state;
     struct gone gone;
@@ -410,8 +410,8 @@ static void on_gone_look(void *arg, const struct tarn_key *key, const struct tar
     t->n++;
 }
 
-/* Others may treat a copy as gone as soon as they are told, so the generation must change first. */
-static void test_generation_changes_before_anybody_is_told(void **state)
+/* Others may treat a copy as gone as soon as they learn of it, so the generation must change first. */
+static void test_generation_changes_before_a_copy_is_reported_gone(void **state)
 {
     (void)state;
     struct told t = {0};
@@ -477,7 +477,7 @@ static void test_all_retired(void **state)
 /* --- which object is meant ---------------------------------------------------------------------- */
 
 /* The slot was reused: requests with an earlier generation must not affect the new object. */
-static void test_an_earlier_generation_names_nothing(void **state)
+static void test_an_earlier_generation_affects_nothing(void **state)
 {
     (void)state;
     struct gone gone;
@@ -509,7 +509,7 @@ static void test_an_earlier_generation_names_nothing(void **state)
 }
 
 /* Only its session can begin a commit again, whether the object is a reservation again or still LIVE. */
-static void test_only_its_session_commits_once_more(void **state)
+static void test_only_its_session_repeats_a_commit(void **state)
 {
     (void)state;
     struct gone gone;
@@ -535,7 +535,7 @@ static void test_only_its_session_commits_once_more(void **state)
 
 /* A repeated commit is refused, but the copy was LIVE: the copy is gone, and the committer learns where it
  * was. */
-static void test_refused_once_more(void **state)
+static void test_a_refused_repeated_commit_ends_the_copy(void **state)
 {
     (void)state;
     struct gone gone;
@@ -551,7 +551,7 @@ static void test_refused_once_more(void **state)
 }
 
 /* The session has ended: a published object stays, a reservation is dropped. */
-static void test_nobody_commits_again(void **state)
+static void test_no_commit_is_repeated_without_its_session(void **state)
 {
     (void)state;
     for (int live = 0; live < 2; live++) {
@@ -605,18 +605,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_reader_at_the_last_moment_is_seen),
-        cmocka_unit_test(test_also_when_a_put_comes_to_nothing),
-        cmocka_unit_test(test_an_object_that_goes_before_the_pin_is_stale),
+        cmocka_unit_test(test_a_reader_is_seen_when_a_put_fails),
+        cmocka_unit_test(test_an_object_removed_before_the_pin_is_stale),
         cmocka_unit_test(test_a_writer_at_the_last_moment_stops_the_commit),
         cmocka_unit_test(test_refused_pins_leave_nothing),
-        cmocka_unit_test(test_a_free_slot_is_nobodys),
+        cmocka_unit_test(test_a_free_slot_refuses_writes),
         cmocka_unit_test(test_generation_changes_before_the_readers_are_gone),
-        cmocka_unit_test(test_generation_changes_before_anybody_is_told),
+        cmocka_unit_test(test_generation_changes_before_a_copy_is_reported_gone),
         cmocka_unit_test(test_all_retired),
-        cmocka_unit_test(test_an_earlier_generation_names_nothing),
-        cmocka_unit_test(test_only_its_session_commits_once_more),
-        cmocka_unit_test(test_refused_once_more),
-        cmocka_unit_test(test_nobody_commits_again),
+        cmocka_unit_test(test_an_earlier_generation_affects_nothing),
+        cmocka_unit_test(test_only_its_session_repeats_a_commit),
+        cmocka_unit_test(test_a_refused_repeated_commit_ends_the_copy),
+        cmocka_unit_test(test_no_commit_is_repeated_without_its_session),
         cmocka_unit_test(test_another_run_is_another_generation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,7 +146,7 @@ static int runs(const struct tarn_transport_ops *ops, struct tarn_link *l, struc
     return rc;
 }
 
-static void lies_break_the_link(void **state)
+static void wrong_answers_end_the_link(void **state)
 {
     (void)state;
     const struct tarn_transport_ops *ops = find_transport("tcp");
@@ -186,7 +186,7 @@ static void lies_break_the_link(void **state)
 }
 
 /* The same node without a lie. */
-static void the_truth_does_not(void **state)
+static void right_answers_keep_the_link(void **state)
 {
     (void)state;
     const struct tarn_transport_ops *ops = find_transport("tcp");
@@ -211,8 +211,8 @@ static void the_truth_does_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_truth_does_not),
-        cmocka_unit_test(lies_break_the_link),
+        cmocka_unit_test(right_answers_keep_the_link),
+        cmocka_unit_test(wrong_answers_end_the_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static void empty_fragments_are_refused(void **state)
     REFUSED("has no bytes", 0, {0, 0, 0, 0});
 }
 
-static void other_sums_are_refused(void **state)
+static void wrong_sums_are_refused(void **state)
 {
     (void)state;
     REFUSED("the 2 fragments are 9 bytes, and the sender announced 10", 10, {0, 0, 5, 0}, {9, 5, 4, 0});
@@ -172,7 +172,7 @@ static void the_kth_receive_has_slot_k_modulo_16(void **state)
     }
 }
 
-static void an_empty_message_is_a_list_of_none(void **state)
+static void an_empty_message_is_an_empty_list(void **state)
 {
     (void)state;
     expect_list(0, NULL, 0, NULL, 0);
@@ -210,12 +210,12 @@ int main(void)
         TEST(fragments_outside_the_message_are_refused),
         TEST(fragments_outside_the_bounce_memory_are_refused),
         TEST(empty_fragments_are_refused),
-        TEST(other_sums_are_refused),
+        TEST(wrong_sums_are_refused),
         TEST(a_list_of_2048_is_the_longest),
         TEST(messages_of_2_gib_are_refused),
         TEST(random_damage_is_refused_or_harmless),
         TEST(the_kth_receive_has_slot_k_modulo_16),
-        TEST(an_empty_message_is_a_list_of_none),
+        TEST(an_empty_message_is_an_empty_list),
         TEST(plans_of_runs_fit_all_alignments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

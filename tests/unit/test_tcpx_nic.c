@@ -55,7 +55,7 @@ static void the_order_does_not_matter(void **state)
 }
 
 /* Eight NICs: two at each switch, one for each of its GPUs. */
-static void gpus_share_out_what_is_equally_near(void **state)
+static void gpus_share_equally_near_nics(void **state)
 {
     static const char *const nics[] = {
         SWITCH0 "02.0/0000:06:00.0", SWITCH1 "02.0/0000:0c:00.0", SWITCH2 "02.0/0000:86:00.0",
@@ -76,7 +76,7 @@ static void the_root_counts_where_no_switch_is_shared(void **state)
     check(nics, 2, a3_gpus, 8, awaited);
 }
 
-static void what_is_not_known_goes_by_order(void **state)
+static void unknown_places_are_assigned_in_order(void **state)
 {
     static const char *const unknown[] = {"", "", "", "", "", "", "", ""};
     static const int all[] = {0, 0, 1, 1, 2, 2, 3, 3}, first[] = {0, 0, 0, 0};
@@ -89,7 +89,7 @@ static void what_is_not_known_goes_by_order(void **state)
 }
 
 /* A name may be a prefix of another name. */
-static void names_count_whole(void **state)
+static void whole_names_are_compared(void **state)
 {
     static const char *const nics[] = {ROOT "00/0000:0a/0000:01", ROOT "00/0000:0a:00.0/0000:01"};
     static const char *const gpus[] = {ROOT "00/0000:0a:00.0/0000:02", ROOT "00/0000:0a/0000:02"};
@@ -102,10 +102,10 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gpu_has_the_nic_of_its_switch),
         cmocka_unit_test(the_order_does_not_matter),
-        cmocka_unit_test(gpus_share_out_what_is_equally_near),
+        cmocka_unit_test(gpus_share_equally_near_nics),
         cmocka_unit_test(the_root_counts_where_no_switch_is_shared),
-        cmocka_unit_test(what_is_not_known_goes_by_order),
-        cmocka_unit_test(names_count_whole),
+        cmocka_unit_test(unknown_places_are_assigned_in_order),
+        cmocka_unit_test(whole_names_are_compared),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

@@ -131,7 +131,7 @@ static void a_token_is_good_for_its_session(void **state)
     is_refused(r, TARN_E_AUTH);
 }
 
-static void so_many_requests_wait_and_no_more(void **state)
+static void a_lane_takes_a_limited_number_of_requests(void **state)
 {
     struct rude *r = *state;
     opened_lane(r);
@@ -155,7 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(hello_comes_first),
         CASE(a_token_is_good_for_its_session),
-        CASE(so_many_requests_wait_and_no_more),
+        CASE(a_lane_takes_a_limited_number_of_requests),
         CASE(a_lane_goes_one_way),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

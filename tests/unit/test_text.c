@@ -354,7 +354,7 @@ static void log_lines(void **state)
     huge[sizeof huge - 1] = '\0';
     tarn_log(&l, TARN_LOG_ERROR, "test", "%s", huge);
     assert_in_range(strlen(line), 500, sizeof line - 1);
-    tarn_log(NULL, TARN_LOG_ERROR, "test", "nobody listens");
+    tarn_log(NULL, TARN_LOG_ERROR, "test", "no logger");
 }
 
 int main(void)

@@ -7,7 +7,7 @@
  * detaches the link; the client got no answer, so it cannot have written. The thread then joins no more queue
  * pairs for that ATTACH, so that the next ones do not wait.
  *
- * Lock: server.lock guards the lists of links. It is not held while queue pairs are made and joined.
+ * Lock: tarn_rdma_node.lock guards the lists of links. It is not held while queue pairs are made and joined.
  */
 #include "transport/rdma/rdma.h"
 

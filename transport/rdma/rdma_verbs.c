@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libibverbs' functions that tarn calls, defined under their own names. Each forwards to libibverbs.so.1,
- * which the first call loads. So verbs.h and its inline functions work unchanged, and nothing that tarn
- * builds needs the library in order to start. libtarn.so does not export them.
+ * which the first call loads. So <infiniband/verbs.h> and its inline functions work unchanged, and nothing
+ * that tarn builds needs the library in order to start. libtarn.so does not export them.
  *
  * Without the library they all fail. tarn first asks tarn_verbs_missing(), for the reason.
  */

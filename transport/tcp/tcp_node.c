@@ -77,7 +77,7 @@ static void tcp_detach(struct tarn_node_half *h, uint64_t session)
 /* Closes its descriptor; frees it, now or when its last copies have passed. */
 static void close_conn(struct tarn_tcp_conn *c)
 {
-    struct tarn_tcp_node *s = c->server;
+    struct tarn_tcp_node *s = c->node;
     tarn_tcp_conn_time(c, 0);
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->conns, c);
@@ -107,14 +107,14 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
     c->keeps_up = c->same_host;
     tarn_tcp_tune(fd, c->same_host);
     tarn_tcp_sleep(fd, SEND_MS);
-    c->server = t->server;
+    c->node = t->node;
     c->thread = t;
     c->fd = fd;
     atomic_fetch_add(&t->conns, 1);
     tarn_tcp_conn_time(c, tarn_deadline(HELLO_MS));
-    pthread_mutex_lock(&t->server->lock);
-    DL_APPEND(t->server->conns, c);
-    pthread_mutex_unlock(&t->server->lock);
+    pthread_mutex_lock(&t->node->lock);
+    DL_APPEND(t->node->conns, c);
+    pthread_mutex_unlock(&t->node->lock);
     if (!watch(t, c))
         close_conn(c);
 }
@@ -131,7 +131,7 @@ static struct tarn_tcp_thread *least_loaded(struct tarn_tcp_node *s)
 /* Passes a connection that has said HELLO to the thread that serves it from now on. */
 static void hand_over(struct tarn_tcp_conn *c)
 {
-    struct tarn_tcp_node *s = c->server;
+    struct tarn_tcp_node *s = c->node;
     struct tarn_tcp_thread *from = c->thread;
     atomic_fetch_sub(&from->conns, 1);
     struct tarn_tcp_thread *to = least_loaded(s);
@@ -157,7 +157,7 @@ static void set_listening(struct tarn_tcp_node *s, bool on)
 
 static void accept_some(struct tarn_tcp_thread *t)
 {
-    struct tarn_tcp_node *s = t->server;
+    struct tarn_tcp_node *s = t->node;
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
@@ -182,11 +182,11 @@ static void scan(struct tarn_tcp_thread *t)
 {
     struct tarn_tcp_conn *c;
     uint64_t now = tarn_now_ns();
-    pthread_mutex_lock(&t->server->lock);
-    DL_FOREACH (t->server->conns, c)
+    pthread_mutex_lock(&t->node->lock);
+    DL_FOREACH (t->node->conns, c)
         if (c->thread == t && c->deadline_ns && c->deadline_ns <= now)
             doom(c);
-    pthread_mutex_unlock(&t->server->lock);
+    pthread_mutex_unlock(&t->node->lock);
 }
 
 static void handle(struct tarn_tcp_conn *c, uint32_t events)
@@ -220,7 +220,7 @@ static void sweep(struct tarn_tcp_thread *t)
 
 static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
 {
-    struct tarn_tcp_node *s = t->server;
+    struct tarn_tcp_node *s = t->node;
     if (e->data.ptr == &s->wake_fd)
         return false;
     if (e->data.ptr == &s->listen_fd)
@@ -233,11 +233,11 @@ static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
 static void *run(void *arg)
 {
     struct tarn_tcp_thread *t = arg;
-    bool accepts = t == &t->server->threads[0];
+    bool accepts = t == &t->node->threads[0];
     uint64_t next_scan_ns = 0;
     for (;;) {
         struct epoll_event events[EVENTS];
-        bool paused = accepts && !t->server->listening;
+        bool paused = accepts && !t->node->listening;
         int limit_ms = tarn_tcp_gpu_timeout(t, t->timed || paused ? SCAN_MS : -1);
         int n = epoll_wait(t->epoll_fd, events, EVENTS, limit_ms);
         for (int i = 0; i < n; i++)
@@ -248,7 +248,7 @@ static void *run(void *arg)
             next_scan_ns = tarn_deadline(SCAN_MS);
             scan(t);
             if (paused)
-                set_listening(t->server, true);
+                set_listening(t->node, true);
         }
     }
 }
@@ -258,7 +258,7 @@ static int start_thread(struct tarn_tcp_node *s, uint32_t i)
     struct tarn_tcp_thread *t = &s->threads[i];
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
     struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
-    t->server = s;
+    t->node = s;
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (t->epoll_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &wake) < 0 ||
         (i == 0 && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->listen_fd, &listen) < 0)) {

@@ -5,7 +5,7 @@
  *
  * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
  * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
- * `doomed` and shutting the socket down, both under the server's lock. Its own thread then closes it.
+ * `doomed` and shutting the socket down, both under the node half's lock. Its own thread then closes it.
  *
  * The lock guards only the lists of connections and sessions. A connection is unlinked under it before its
  * descriptor is closed. Nobody holds it in calls of the guard.
@@ -42,7 +42,7 @@ enum tarn_tcp_state {
 
 struct tarn_tcp_conn {
     struct tarn_tcp_conn *next, *prev;
-    struct tarn_tcp_node *server;
+    struct tarn_tcp_node *node;
     struct tarn_tcp_thread *thread;
     int fd;
     enum tarn_tcp_state state;
@@ -76,7 +76,7 @@ struct tarn_tcp_conn {
 };
 
 struct tarn_tcp_thread {
-    struct tarn_tcp_node *server;
+    struct tarn_tcp_node *node;
     pthread_t id;
     bool started;
     int epoll_fd;
@@ -124,7 +124,7 @@ void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *wh
 /* tcp_node_gpu.c */
 static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    const struct tarn_serve *s = &c->server->half.serve;
+    const struct tarn_serve *s = &c->node->half.serve;
     return f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
 }
 

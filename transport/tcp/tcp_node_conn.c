@@ -53,7 +53,7 @@ void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns)
 
 void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
 {
-    struct tarn_tcp_node *s = c->server;
+    struct tarn_tcp_node *s = c->node;
     uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
     if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
         return;
@@ -76,13 +76,13 @@ struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
 
 static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    const struct tarn_serve *s = &c->server->half.serve;
+    const struct tarn_serve *s = &c->node->half.serve;
     return f->pool < s->npools && f->slot < s->pools[f->pool].nslots;
 }
 
 void tarn_tcp_unpin_slot(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    const struct tarn_guard *g = &c->server->half.serve.guard;
+    const struct tarn_guard *g = &c->node->half.serve.guard;
     g->unpin(g->arg, f->pool, f->slot, f->gen);
 }
 
@@ -95,7 +95,7 @@ void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 
 void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
-    const struct tarn_guard *g = &c->server->half.serve.guard;
+    const struct tarn_guard *g = &c->node->half.serve.guard;
     struct tarn_tcp_frame *f = &r->frame;
     f->status = TARN_E_STALE;
     if (names_a_slot(c, f))
@@ -268,7 +268,7 @@ static void answer_hello(struct tarn_tcp_conn *c, int32_t status)
 /* Makes the connection one of the session's if the token is that of the session. */
 static bool admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TOKEN])
 {
-    struct tarn_tcp_node *s = c->server;
+    struct tarn_tcp_node *s = c->node;
     pthread_mutex_lock(&s->lock);
     c->admitted = tarn_token_is(s->tokens, session, token);
     c->session = session;
@@ -329,7 +329,7 @@ static bool receive_gets(struct tarn_tcp_conn *c)
 static bool begin_put(struct tarn_tcp_conn *c)
 {
     const struct tarn_tcp_frame *f = &c->in.frame;
-    const struct tarn_guard *g = &c->server->half.serve.guard;
+    const struct tarn_guard *g = &c->node->half.serve.guard;
     if (!check_request(c, f, TARN_TCP_PUT))
         return false;
     void *addr = NULL;

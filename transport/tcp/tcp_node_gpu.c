@@ -30,7 +30,7 @@ enum { STAGES = 16, NAP_MS = 1, WAIT_MS = 5 };
 
 static int device_of(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    return c->server->half.serve.pools[f->pool].device;
+    return c->node->half.serve.pools[f->pool].device;
 }
 
 /* --- loans -------------------------------------------------------------------------------------- */

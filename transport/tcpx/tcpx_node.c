@@ -76,7 +76,7 @@ static void tcpx_detach(struct tarn_node_half *h, uint64_t session)
 
 static void free_link(struct tarn_tcpx_node_link *l)
 {
-    struct tarn_tcpx_node *s = l->server;
+    struct tarn_tcpx_node *s = l->node;
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->links, l);
     pthread_mutex_unlock(&s->lock);
@@ -86,10 +86,10 @@ static void free_link(struct tarn_tcpx_node_link *l)
 /* Releases its pins as soon as nothing is written under them. */
 static void close_link(struct tarn_tcpx_node_link *l)
 {
-    pthread_mutex_lock(&l->server->lock);
+    pthread_mutex_lock(&l->node->lock);
     l->closing = true;
     tarn_tcpx_wire_close(&l->wire);
-    pthread_mutex_unlock(&l->server->lock);
+    pthread_mutex_unlock(&l->node->lock);
     l->busy = true;
     if (tarn_tcpx_node_let_go(l) == 0)
         free_link(l);
@@ -98,7 +98,7 @@ static void close_link(struct tarn_tcpx_node_link *l)
 static bool watch(struct tarn_tcpx_node_link *l, int op)
 {
     struct epoll_event e = {.events = EPOLLIN | (l->wants_out ? EPOLLOUT : 0), .data.ptr = l};
-    return epoll_ctl(l->server->epoll_fd, op, l->wire.fd, &e) == 0;
+    return epoll_ctl(l->node->epoll_fd, op, l->wire.fd, &e) == 0;
 }
 
 static void add_link(struct tarn_tcpx_node *s, int fd)
@@ -110,7 +110,7 @@ static void add_link(struct tarn_tcpx_node *s, int fd)
         return;
     }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    l->server = s;
+    l->node = s;
     l->wire.fd = fd;
     l->hello_until_ns = tarn_deadline(HELLO_MS);
     pthread_mutex_lock(&s->lock);
@@ -150,7 +150,7 @@ static void hear(struct tarn_tcpx_node_link *l, uint32_t events)
 /* Moves a busy link. True: it stays busy. */
 static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 {
-    struct tarn_tcpx_node *s = l->server;
+    struct tarn_tcpx_node *s = l->node;
     if (l->closing) {
         s->waits = true;
         if (tarn_tcpx_node_let_go(l) == 0)

@@ -45,7 +45,7 @@ struct tarn_tcpx_node_lane {
 
 struct tarn_tcpx_node_link {
     struct tarn_tcpx_node_link *next, *prev;
-    struct tarn_tcpx_node *server;
+    struct tarn_tcpx_node *node;
     struct tarn_tcpx_wire wire;
     bool admitted, busy, closing; /* closing: waits only for running unpacking */
     atomic_bool doomed;

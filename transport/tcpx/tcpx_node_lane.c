@@ -31,7 +31,7 @@ bool tarn_tcpx_serves(const struct tarn_node_half *h, uint32_t pool)
 
 static const struct tarn_pool_memory *pool_of(const struct tarn_tcpx_node_lane *n)
 {
-    return &n->link->server->half.serve.pools[n->pool];
+    return &n->link->node->half.serve.pools[n->pool];
 }
 
 static struct tarn_tcpx_work *work_at(struct tarn_tcpx_node_lane *n, uint64_t k)
@@ -51,7 +51,7 @@ static void say(struct tarn_tcpx_work *w, enum tarn_tcpx_op op, int status)
 static int pin(struct tarn_tcpx_work *w)
 {
     struct tarn_tcpx_node_lane *n = w->lane;
-    const struct tarn_guard *g = &n->link->server->half.serve.guard;
+    const struct tarn_guard *g = &n->link->node->half.serve.guard;
     const struct tarn_tcpx_frame *f = &w->frame;
     void *addr = NULL;
     int rc = TARN_E_STALE;
@@ -68,7 +68,7 @@ static int pin(struct tarn_tcpx_work *w)
 
 static void unpin(struct tarn_tcpx_work *w)
 {
-    const struct tarn_guard *g = &w->lane->link->server->half.serve.guard;
+    const struct tarn_guard *g = &w->lane->link->node->half.serve.guard;
     if (w->pinned)
         g->unpin(g->arg, w->lane->pool, w->frame.slot, w->frame.gen);
     w->pinned = false;
@@ -243,7 +243,7 @@ int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_me
 {
     struct tarn_tcpx_node_lane *n;
     DL_SEARCH_SCALAR(l->lanes, n, id, m->frame.lane);
-    if (n || !tarn_tcpx_serves(&l->server->half, m->frame.pool))
+    if (n || !tarn_tcpx_serves(&l->node->half, m->frame.pool))
         return tarn_fail(TARN_E_PROTOCOL, "a lane that is open already, or to no pool");
     if (l->nlanes == TARN_TCPX_LANES)
         return tarn_fail(TARN_E_PROTOCOL, "more than %d lanes of a link", TARN_TCPX_LANES);
@@ -255,8 +255,8 @@ int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_me
     n->pool = m->frame.pool;
     n->puts = m->frame.flags & TARN_TCPX_PUTS;
     n->into = into_of(pool_of(n));
-    int rc = tarn_tcpx_comm_new(&l->server->gear, tarn_tcpx_gpu_of(pool_of(n)), moved,
-                                n->puts ? NULL : m->body, &n->comm);
+    int rc = tarn_tcpx_comm_new(&l->node->gear, tarn_tcpx_gpu_of(pool_of(n)), moved, n->puts ? NULL : m->body,
+                                &n->comm);
     if (rc) {
         free(n);
         return rc;

@@ -12,7 +12,7 @@ enum { UNREAD_BYTES = 1 << 20 }; /* limit for a client that reads no answers */
 
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
 {
-    struct tarn_tcpx_node *s = l->server;
+    struct tarn_tcpx_node *s = l->node;
     uint64_t now = tarn_now_ns();
     if (now - s->complained_ns < TARN_NS_PER_S)
         return;
@@ -23,7 +23,7 @@ void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
 
 static int hello(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)
 {
-    struct tarn_tcpx_node *s = l->server;
+    struct tarn_tcpx_node *s = l->node;
     uint8_t body[TARN_TCPX_BODY] = {0};
     struct tarn_tcpx_frame f = {.op = TARN_TCPX_HELLO};
     if (m->frame.op != TARN_TCPX_HELLO)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the soak. It runs until it is told to stop or killed. */
+/* A client of the soak. It runs until a command stops it or a signal kills it. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "transport/tcpx/plugin/tcpx_plugin.h"
@@ -86,7 +87,7 @@ int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *out)
     if (i >= VARIABLES)
         return TARN_E_NOT_FOUND;
     const struct variable *v = &variables[i];
-    const char *text = getenv(v->name);
+    const char *text = tarn_env_raw(v->name);
     *out = (struct tarn_tcpx_variable){v->name, text, fill_of(v, gpudirect), v->what};
     if (!text || v->kind == FREE)
         return 0;
@@ -96,7 +97,7 @@ int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *out)
 /* The value was checked, or it is unset and the plugin decides. */
 static uint64_t number_of(const char *name, uint64_t otherwise)
 {
-    const char *text = getenv(name);
+    const char *text = tarn_env(name);
     uint64_t v;
     return text && tarn_u64_parse(text, strlen(text), 10, UINT32_MAX, &v) == 0 ? v : otherwise;
 }
@@ -109,8 +110,9 @@ int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
         if (rc)
             return rc;
     }
+    /* This replaces values that tarn_env_raw() hides. The plugin would read them. */
     for (size_t i = 0; tarn_tcpx_env_at(i, gpudirect, &v) == 0; i++)
-        if (!v.value && v.fill && setenv(v.name, v.fill, 0))
+        if (!v.value && v.fill && setenv(v.name, v.fill, 1))
             return tarn_fail(TARN_E_NO_MEMORY, "environment: %s: %m", v.name);
 
     /* A request above the dynamic chunk leaks bounce memory. One far below 2048 fragments cannot end the

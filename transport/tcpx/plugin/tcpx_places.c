@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "transport/tcpx/plugin/tcpx_plugin.h"
 
@@ -64,7 +65,7 @@ static bool search(const char *name, char path[TARN_TCPX_PATH])
 /* Looks only at variables that tarn never sets: those that it sets are inherited by other processes. */
 bool tarn_tcpx_is_meant(void)
 {
-    return getenv(TARN_TCPX_INTERFACES_VARIABLE) || getenv(TARN_TCPX_CONTROL_VARIABLE) ||
+    return tarn_env_raw(TARN_TCPX_INTERFACES_VARIABLE) || tarn_env_raw(TARN_TCPX_CONTROL_VARIABLE) ||
            access(RXDM, F_OK) == 0;
 }
 
@@ -72,7 +73,7 @@ bool tarn_tcpx_is_meant(void)
 static bool search_any_fabric(const char *named, char path[TARN_TCPX_PATH])
 {
     char name[TARN_TCPX_PATH];
-    if (!named || !*named)
+    if (!named)
         return search(ANY_FABRIC, path);
     if (strcmp(named, "none") == 0)
         return false;
@@ -84,9 +85,9 @@ static bool search_any_fabric(const char *named, char path[TARN_TCPX_PATH])
 
 int tarn_tcpx_plugin_usual(char path[TARN_TCPX_PATH])
 {
-    const char *named = secure_getenv(NCCL_VARIABLE);
+    const char *named = tarn_env(NCCL_VARIABLE);
     bool meant = tarn_tcpx_is_meant();
-    if (meant && named && *named && search_any_fabric(named, path))
+    if (meant && named && search_any_fabric(named, path))
         return 0;
     for (int i = 0; i < OWN; i++)
         if (search(own[i], path))

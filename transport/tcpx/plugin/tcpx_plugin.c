@@ -11,6 +11,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/env.h"
 #include "base/error.h"
 
 /* A library that was found, and the outcome. Never freed. */
@@ -248,7 +249,7 @@ static int add_device(struct tarn_tcpx_plugin *p, int dev)
 
 static int add_devices(struct tarn_tcpx_plugin *p)
 {
-    const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
+    const char *interfaces = tarn_env_raw(TARN_TCPX_INTERFACES_VARIABLE);
     p->start = TARN_TCPX_AT_DEVICES;
     int n = 0, rc = p->calls.devices(&n);
     if ((rc || n <= 0) && !p->gpudirect)

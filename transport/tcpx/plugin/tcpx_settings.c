@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -37,7 +38,7 @@ int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p)
 static int parse_stall(const char *text, uint32_t *ms_p)
 {
     uint64_t ms = 0;
-    if (text && *text && (tarn_u64_parse(text, strlen(text), 10, LONGEST_MS, &ms) || ms < SHORTEST_MS))
+    if (text && (tarn_u64_parse(text, strlen(text), 10, LONGEST_MS, &ms) || ms < SHORTEST_MS))
         return tarn_fail(TARN_E_CONFIG,
                          TARN_TCPX_STALL_VARIABLE "=%.32s: not in %d..%d: unset it, or set it to 3000", text,
                          SHORTEST_MS, LONGEST_MS);
@@ -47,10 +48,9 @@ static int parse_stall(const char *text, uint32_t *ms_p)
 
 int tarn_tcpx_settings(struct tarn_tcpx_settings *s)
 {
-    const char *plugin = secure_getenv(TARN_TCPX_PLUGIN_VARIABLE);
-    s->plugin = plugin && *plugin ? plugin : NULL;
-    int rc = tarn_tcpx_way_parse(secure_getenv(TARN_TCPX_UNPACK_VARIABLE), &s->way);
-    return rc ? rc : parse_stall(secure_getenv(TARN_TCPX_STALL_VARIABLE), &s->stall_ms);
+    s->plugin = tarn_env(TARN_TCPX_PLUGIN_VARIABLE);
+    int rc = tarn_tcpx_way_parse(tarn_env(TARN_TCPX_UNPACK_VARIABLE), &s->way);
+    return rc ? rc : parse_stall(tarn_env(TARN_TCPX_STALL_VARIABLE), &s->stall_ms);
 }
 
 static int put(const char *name, const char *value)

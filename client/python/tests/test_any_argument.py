@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any value for any argument: a call raises an exception of one line, or none. Process and client continue."""
+from __future__ import annotations
+
+import array
+import asyncio
+import inspect
+import math
+import random
+import unittest
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import tarn
+from store import StoreCase
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+RANDOM_CALLS = 3000
+
+
+class Evil:
+    """Whatever is asked of it fails."""
+
+    def _fail(self, *_: Any, **__: Any) -> Any:
+        raise ArithmeticError("evil")
+
+    __len__ = __iter__ = __getitem__ = __float__ = __index__ = __bool__ = __str__ = __array__ = __dlpack__ = _fail
+    __dlpack_device__ = items = keys = getEffectiveLevel = __hash__ = _fail
+
+
+class NoCapsule:
+    def __dlpack__(self, **_: Any) -> Any:
+        return 5
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return (1, 0)
+
+
+class Interface:
+    def __init__(self, **interface: Any) -> None:
+        self.interface = interface
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return self.interface
+
+
+JUNK = [None, True, 0, -1, 1 << 70, 0.001, math.nan, "", "x", "\ud800", "a\0", "a\nb", b"", bytearray(2), [], [None],
+        [[b""]], (), {}, {"a": 1}, {1}, object(), int, len, range(2), array.array("u", "x"), Evil(), [Evil()],
+        NoCapsule(), Interface(),
+        Interface(data=(1, False), shape=(-1,), typestr="<f4"),
+        Interface(data=(1, False), shape=(1 << 80,), typestr="<f4"),
+        Interface(data=(1, False), shape=(1, 2), strides=(1 << 62, 1 << 62), typestr="<f4", mask=1)]
+if np is not None:
+    JUNK += [np.array([None]), np.zeros(2, "M8[s]"), np.ma.masked_array([1.0], [1]), np.float32(1), np.zeros((0, 2)),
+             np.broadcast_to(np.zeros(1, "u1"), 8), np.zeros((4, 4), "f4").T[::2, ::-1], np.dtype("O"), np.int64]
+if torch is not None:
+    JUNK += [torch.zeros(2, device="meta"), torch.eye(2).to_sparse(), torch.zeros(1).expand(4), torch.complex32,
+             torch.zeros(2, dtype=torch.complex64).conj(), torch.quantize_per_tensor(torch.zeros(2), 1, 0, torch.qint8)]
+
+# What a call is to look like when each of its arguments is junk in turn.
+CALLS = {
+    "put": (["k", b"1"], dict(dtype="u8", shape=(1,), replace=True, pin=False, ttl=9.0, replicas=1, place="local",
+                              timeout=2.0)),
+    "put_many": ([{"k": b"1"}], dict(replace=True, ttl=9.0, timeout=2.0)),
+    "get": (["k"], dict(out="bytes", timeout=2.0)),
+    "get_many": ([["k"]], dict(out="bytes", hits=None, timeout=2.0)),
+    "get_into": (["k", bytearray(1)], dict(offset=0, timeout=2.0)),
+    "get_into_many": ([["k"], [bytearray(1)]], dict(hits=None, timeout=2.0)),
+    "lookup": ([["k"]], dict(timeout=2.0)),
+    "match_prefix": ([["k"]], dict(stride=1, timeout=2.0)),
+    "exists": (["k"], dict(timeout=2.0)),
+    "remove": (["none"], dict(timeout=2.0)),
+    "put_session": ([{"session": ("u8", (1,))}], dict(replace=True, ttl=9.0, timeout=2.0)),
+    "touch": (["k"], {}),
+    "pin": (["k"], dict(ttl=1.0, timeout=2.0)),
+    "unpin": (["k"], dict(timeout=2.0)),
+    "view": (["k"], dict(out="bytes", timeout=2.0)),
+    "stat": (["k"], dict(timeout=2.0)),
+    "list": (["k"], dict(timeout=2.0)),
+    "nodes": ([], dict(timeout=2.0)),
+    "submit_get_into": ([["k"], [bytearray(1)]], dict(hits=None, after=None, timeout=2.0)),
+    "submit_put": ([{"k": b"1"}], dict(replace=True, place="local", timeout=2.0)),
+    "load": ([{"k": bytearray(1)}], dict(progress=False, chunk=1, timeout=2.0)),
+    "save": ([{"k": b"1"}], dict(progress=False, chunk=1, replace=True)),
+    "register": ([bytearray(1)], {}),
+}
+
+AWAITED = {
+    "aput": CALLS["put"], "aput_many": CALLS["put_many"], "aget": CALLS["get"], "aget_many": CALLS["get_many"],
+    "aget_into": CALLS["get_into"], "aget_into_many": CALLS["get_into_many"], "aexists": CALLS["exists"],
+    "aremove": CALLS["remove"], "alookup": CALLS["lookup"], "amatch_prefix": CALLS["match_prefix"],
+}
+
+# Of the connector, which takes no options.
+BATCHES = {
+    "submit_batch_get": ([["k"], [bytearray(1)]], {}), "submit_batch_set": ([["k"], [b"1"]], {}),
+    "submit_batch_exists": ([["k"]], {}), "submit_batch_delete": ([["none"]], {}),
+}
+
+Arguments = Tuple[List[Any], Dict[str, Any]]
+
+
+def with_junk(arguments: List[Any], options: Dict[str, Any]) -> Iterator[Tuple[str, Arguments]]:
+    """Junk for one of them in turn."""
+    for n, junk in enumerate(JUNK):
+        for i in range(len(arguments)):
+            yield f"argument {i}, junk {n}", ([*arguments[:i], junk, *arguments[i + 1:]], options)
+        for name in options:
+            yield f"{name}=, junk {n}", (arguments, {**options, name: junk})
+
+
+class AnyArgument(StoreCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.client.put({"k": b"1", "eight": b"12345678"}, replace=True)
+
+    def say(self, call: Callable[[], Any]) -> Optional[Any]:
+        try:
+            result = call()
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
+        except (tarn.Error, TypeError, ValueError, IndexError) as e:
+            self.assertTrue(str(e))
+            self.assertNotIn("\n", str(e))
+        except ArithmeticError as e:
+            self.assertEqual(str(e), "evil")
+        return None
+
+    def check(self, owner: Any, calls: Dict[str, Arguments]) -> None:
+        for method, (arguments, options) in calls.items():
+            for what, (some, named) in with_junk(arguments, options):
+                with self.subTest(method=method, what=what):
+                    self.say(lambda: getattr(owner, method)(*some, **named))
+        self.assertEqual(self.client.get("eight", out="bytes"), b"12345678")
+
+    def test_calls(self) -> None:
+        self.check(self.client, CALLS)
+
+    def test_awaited(self) -> None:
+        self.check(self.client, AWAITED)
+
+    def test_connector(self) -> None:
+        with tarn.Connector(self.store.uri) as connector:
+            self.check(connector, BATCHES)
+
+    def test_sessions_operations_hits(self) -> None:
+        with self.client.put_session({self.key(): ("u8", (4,))}) as session:
+            self.check(session, {"write": ([0, b"1"], dict(offset=0, after=None, timeout=1.0)),
+                                 "__exit__": ([None, None, None], {}), "commit": ([], dict(timeout=1.0))})
+        self.check(self.client.submit_get_into(["k"], [bytearray(1)]),
+                   {"wait": ([1.0], {}), "stream_wait": ([None], {})})
+        self.check(self.client.lookup(["k"]), {"tensor": ([0], {})})
+
+    def test_clients(self) -> None:
+        named = dict(ns="default", transports="tcp", secret="x", timeout=1.0, workers=1, log=None)
+        for what, (some, options) in with_junk([self.store.uri], named):
+            with self.subTest(what=what):
+                client = self.say(lambda: tarn.Client(*some, **options))
+                if client is not None:
+                    client.close()
+
+    def test_pieces(self) -> None:
+        for what, (some, options) in with_junk([1, 1, 1, 1], dict(device=None, stream=None, keep=None)):
+            with self.subTest(what=what):
+                self.say(lambda: tarn.Piece(*some, **options))
+
+    def test_at_random(self) -> None:
+        """Several at once."""
+        seed = random.randrange(1 << 30)
+        rng = random.Random(seed)
+        every = {**CALLS, **AWAITED}
+        for n in range(RANDOM_CALLS):
+            method = rng.choice(list(every))
+            arguments, options = every[method]
+            some = [rng.choice(JUNK) if rng.random() < 0.4 else a for a in arguments]
+            named = {name: rng.choice(JUNK) if rng.random() < 0.4 else o for name, o in options.items()
+                     if rng.random() < 0.5}
+            with self.subTest(seed=seed, call=n, method=method):
+                self.say(lambda: getattr(self.client, method)(*some, **named))
+        self.assertEqual(self.client.get("eight", out="bytes"), b"12345678")
+
+
+if __name__ == "__main__":
+    unittest.main()
