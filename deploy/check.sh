@@ -12,7 +12,7 @@ export PYTHON="${PYTHON:-/usr/bin/python3}"
 
 jobs=$(nproc 2>/dev/null || echo 2)
 # Tests at a time: most of them wait most of their time. More would compare times with a busy host's.
-most=$((jobs < 3 ? jobs * 4 : 8))
+most=$((jobs < 3 ? jobs * 3 : 8))
 export JOBS=$most
 
 say "${ui_bold}tarn: build and test${ui_off}"
