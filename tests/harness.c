@@ -466,7 +466,7 @@ static redisReply *command(struct tarn_resp *r, const char **argv)
     struct tarn_command *c = tarn_resp_command(r, NULL);
     for (int i = 0; argv[i]; i++)
         tarn_command_str(c, argv[i]);
-    if (tarn_resp_call(r, tarn_deadline(HARNESS_TIMEOUT_MS), c, &reply))
+    if (tarn_resp_call(r, tarn_deadline(HARNESS_TIMEOUT_MS * harness_slower()), c, &reply))
         fail_msg("%s: %s", argv[0], tarn_last_error());
     return reply;
 }

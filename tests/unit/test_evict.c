@@ -215,8 +215,10 @@ static void test_evict_and_watermarks(void **state)
 #define SHOWN 64
 #define READERS 3
 
-/* Descriptors as a directory would show them, for readers to use. */
+/* Descriptors as a directory would show them, for readers to use. `shows` is odd while one is written: slots
+ * may have equal generations, so that a mix of two descriptors could pass for one. */
 struct shown {
+    _Atomic uint64_t shows;
     _Atomic uint64_t slot_offset; /* slot << 32 | offset */
     _Atomic uint64_t gen;
 };
@@ -241,15 +243,24 @@ static void check_words(struct readers *r, const uint64_t *words, uint64_t gen)
     atomic_fetch_add(&r->read, 1);
 }
 
+/* False: there is none, or it is being written. */
+static bool is_shown(struct shown *d, uint64_t *gen_p, uint64_t *where_p)
+{
+    uint64_t shows = atomic_load(&d->shows);
+    *gen_p = atomic_load(&d->gen);
+    *where_p = atomic_load(&d->slot_offset);
+    return shows && shows % 2 == 0 && atomic_load(&d->shows) == shows;
+}
+
 /* Like TCP: the node pins. */
 static void *read_pinned(void *arg)
 {
     struct readers *r = arg;
     for (uint32_t i = 0; !atomic_load(&r->stop); i++) {
         struct shown *d = &r->shown[i % SHOWN];
-        uint64_t gen = atomic_load(&d->gen), where = atomic_load(&d->slot_offset);
+        uint64_t gen, where;
         void *addr;
-        if (!gen)
+        if (!is_shown(d, &gen, &where))
             continue;
         if (r->guard.pin_read(r->guard.arg, 0, (uint32_t)(where >> 32), gen, (uint32_t)where, WORDS * 8,
                               &addr) != 0) {
@@ -269,8 +280,8 @@ static void *read_viewed(void *arg)
     atomic_store(&r->page->used, 1);
     for (uint32_t i = 0; !atomic_load(&r->stop); i++) {
         struct shown *d = &r->shown[i % SHOWN];
-        uint64_t gen = atomic_load(&d->gen), where = atomic_load(&d->slot_offset);
-        if (!gen)
+        uint64_t gen, where;
+        if (!is_shown(d, &gen, &where))
             continue;
         atomic_store(&r->page->entry[0], (where >> 32) + 1);
         if (atomic_load(&r->pool->gen[where >> 32]) == gen)
@@ -292,9 +303,10 @@ static void write_object(struct readers *r, const struct tarn_grant *g)
 
 static void show(struct shown *d, const struct tarn_grant *g)
 {
-    atomic_store(&d->gen, 0);
+    atomic_fetch_add(&d->shows, 1);
     atomic_store(&d->slot_offset, (uint64_t)g->slot << 32 | g->offset);
     atomic_store(&d->gen, g->gen + 1);
+    atomic_fetch_add(&d->shows, 1);
 }
 
 /* Readers pin and view objects while the control thread replaces and evicts them. They never see another
