@@ -25,11 +25,21 @@ static bool split(char *line, char *words[EVENT_WORDS])
     return !line;
 }
 
+static bool is_event(const char *word)
+{
+    static const char *const all[] = {"stored", "removed", "evicted", "expired"};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(word, all[i]) == 0)
+            return true;
+    return false;
+}
+
 static int deliver(char *line, tarn_event_fn fn, void *arg)
 {
     char *words[EVENT_WORDS], data[TARN_KEY_MAX + 1];
     uint64_t bytes;
-    if (!split(line, words) || tarn_u64_parse(words[4], strlen(words[4]), 10, UINT64_MAX, &bytes))
+    if (!split(line, words) || !is_event(words[0]) ||
+        tarn_u64_parse(words[4], strlen(words[4]), 10, UINT64_MAX, &bytes))
         return 0;
     int n = tarn_key_unescape(words[1], data, sizeof data);
     if (n < 0 || !tarn_name_valid(words[2], strlen(words[2]), TARN_NODE_ID_MAX) ||

@@ -496,7 +496,7 @@ static int print_result(const struct get *g, double seconds)
     struct tarn_buf out = {0};
     char size[16];
 
-    if (g->to_stdout || g->c->common->quiet)
+    if (g->to_stdout || (g->c->common->quiet && !g->c->common->json))
         return 0;
     if (g->c->common->json) {
         json_t *tensors = json_array();
@@ -528,13 +528,13 @@ static void free_get(struct get *g)
 /* Several keys fit in one file only if its format names them or the caller says they may be joined. */
 static int check_count(const struct get *g)
 {
-    if (g->keys.n < 2 || g->to_directory || g->to_stdout || g->format == TARN_FILE_SAFETENSORS)
+    if (g->keys.n < 2 || g->to_directory || g->format == TARN_FILE_SAFETENSORS)
         return 0;
     if (g->format == TARN_FILE_NPY)
         return tarn_fail(TARN_E_INVALID,
                          "an .npy has one array, here are %zu keys: write .safetensors or to a directory",
                          g->keys.n);
-    if (g->config->format)
+    if (g->to_stdout || g->config->format)
         return 0;
     return tarn_fail(TARN_E_INVALID,
                      "%s: is one file, here are %zu keys: write .safetensors or to a directory; --format raw "

@@ -92,7 +92,8 @@ static int map_all(int fd, const char *path, struct tarn_file *f)
             TARN_E_INVALID,
             "%s: is a device, which may have no end: pipe a part of it: head -c 1M %s | tarn put -", path,
             path);
-    if (!S_ISREG(st.st_mode) || st.st_size == 0) /* files in /proc report 0 bytes but have some */
+    /* Files in /proc report 0 bytes but have some. Of standard input only the rest is wanted. */
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || (fd == STDIN_FILENO && lseek(fd, 0, SEEK_CUR) > 0))
         return read_all(fd, path, f);
     f->bytes = (uint64_t)st.st_size;
     void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);

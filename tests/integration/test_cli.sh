@@ -275,6 +275,14 @@ expect 0 top --once --interval-ms 50
 says out "node0/cpu0"
 expect 0 top --once --interval-ms 50 --json
 says out '"puts_per_s"'
+# Of standard input only the rest counts.
+{ dd bs=1 count=4 of=/dev/null 2>/dev/null; tarn put - --key rest --replace -q; } <raw/u8 || fail "put - of a rest"
+expect 0 get rest -o rest
+tail -c +5 raw/u8 >rest.want
+same rest rest.want
+expect 0 get rest -o rest -jq
+says out '"output"'
+
 expect 0 put raw/u8 --key u --transports tcp
 expect 0 get u -o u-back --transports tcp
 same raw/u8 u-back
@@ -309,6 +317,8 @@ expect 2 put raw/u8 --prefix raw/
 says err "--replace"
 expect 0 put raw/u8 --prefix raw/ --replace
 expect 2 get npy/f32 npy/i32 -o two.npy
+says err "one array"
+expect 2 get npy/f32 npy/i32 --format npy
 says err "one array"
 expect 2 get npy/f32 npy/i32 -o two
 says err "two: is one file, here are 2 keys: write .safetensors or to a directory; --format raw puts"

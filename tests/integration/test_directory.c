@@ -624,6 +624,7 @@ static void events_report_each_change(void **state)
     HARNESS_UNTIL(subscribed(f), PATIENCE_MS);
     command(f, "PUBLISH", "tarn:" NS ":events", "no event");
     command(f, "PUBLISH", "tarn:" NS ":events", "stored %zz n p 1");
+    command(f, "PUBLISH", "tarn:" NS ":events", "\033[31mred k n p 1");
     assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
     assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* no change */
     assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 9, "node0", 2), TARN_E_EXISTS);
