@@ -313,7 +313,7 @@ int tarn_control_conn_take_in(struct tarn_peer_node *node, enum tarn_control_con
     }
     int rc = connect_any(node, steps, cancel, kind == TARN_CONTROL_CONN_EARLY, &conn);
     if (rc != 0) {
-        tarn_peer_node_failed(node, rc, steps->since_ns);
+        tarn_peer_node_failed(node, rc, tarn_last_error(), steps->since_ns);
         return rc;
     }
     if (local_only && !conn->local) {
@@ -431,7 +431,7 @@ int tarn_control_conn_finish(struct tarn_control_conn *conn, uint64_t deadline_n
     int rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
 
     if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
-        tarn_peer_node_failed(conn->node, rc, conn->since_ns);
+        tarn_peer_node_failed(conn->node, rc, tarn_last_error(), conn->since_ns);
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
         tarn_control_conn_drop(conn);
     else
@@ -456,7 +456,7 @@ int tarn_control_conn_call(struct tarn_peer_node *node, const struct tarn_comman
     if (rc == 0)
         return tarn_control_conn_finish(conn, deadline_ns, cancel, reply_p);
     if (rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_failed(node, rc, conn->since_ns);
+        tarn_peer_node_failed(node, rc, tarn_last_error(), conn->since_ns);
     tarn_control_conn_give(conn);
     return rc;
 }

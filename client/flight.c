@@ -2,6 +2,7 @@
 #include "client/flight.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <utlist.h>
 
@@ -25,7 +26,6 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_
     f->nlinks = f->room = f->inflight = 0;
     f->ended = NULL;
     f->cancel = cancel;
-    f->until_ns = 0;
 }
 
 static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
@@ -164,17 +164,15 @@ static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_t
 }
 
 /* Takes an idle link, or makes one, which may take a while. */
-static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x)
+static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x, uint64_t until_ns)
 {
-    uint64_t until = x->deadline_ns;
+    uint64_t until = until_ns < x->deadline_ns ? until_ns : x->deadline_ns;
     struct tarn_open_link *l;
 
     fl->fresh = false;
     fl->open_link = tarn_link_take_idle(fl->side);
     if (fl->open_link)
         return 0;
-    if (fl->flight->until_ns && until > fl->flight->until_ns)
-        until = fl->flight->until_ns;
     int rc = tarn_link_take(fl->side, until, x->patience_ns, fl->flight->cancel, &l, &fl->fresh);
     fl->since_ns = tarn_now_ns();
     if (rc == 0)
@@ -190,7 +188,8 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
     return !(fl && fl->open_link) && atomic_load(&s->nidle) == 0;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns,
+                     uint64_t until_ns)
 {
     struct tarn_flight_link *fl = NULL;
 
@@ -204,7 +203,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
         fl = flight_link_find(f, s);
         if (!fl && !(fl = flight_link_new(f, s)))
             return tarn_fail(TARN_E_NO_MEMORY, "transfer: out of memory");
-        int rc = fl->open_link ? 0 : flight_link_open(fl, x);
+        int rc = fl->open_link ? 0 : flight_link_open(fl, x, until_ns);
         if (rc != 0)
             return rc;
     }
@@ -277,19 +276,20 @@ static uint64_t quiet_since(struct tarn_flight_link *fl)
 static void flight_link_check(struct tarn_flight_link *fl, uint64_t now)
 {
     struct tarn_side *s = fl->side;
+    char cause[160];
 
     flight_link_limits(fl);
     if (now > fl->active_ns && now - fl->active_ns >= fl->patience_ns) {
-        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", s->node->key.id,
-                  (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
-        tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet_since(fl));
+        snprintf(cause, sizeof cause, "node %s: no byte for %u ms: it is paused or cut off", s->node->key.id,
+                 (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
+        tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet_since(fl), cause);
         flight_link_close(fl, TARN_END_SILENT);
     } else if (now >= fl->deadline_ns) {
         /* A slow node is healthy. Only one that was silent for its patience is set aside. */
         uint64_t quiet = quiet_since(fl);
         if (now - quiet >= tarn_peer_node_patience(s->node)) {
-            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", s->node->key.id);
-            tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet);
+            snprintf(cause, sizeof cause, "node %s: silent until the deadline", s->node->key.id);
+            tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet, cause);
         }
         flight_link_close(fl, TARN_END_SHIFTED);
     }

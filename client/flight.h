@@ -75,15 +75,16 @@ struct tarn_flight {
     uint32_t inflight;
     struct tarn_transfer *ended;
     struct tarn_cancel *cancel; /* of all that the thread runs, in flight or not; NULL: none */
-    uint64_t until_ns;          /* opening a link must end by then, since others wait; 0: no such limit */
 };
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel);
 /*
  * Posts a transfer. The caller has filled its work (but for done, owner, why), deadline, patience and cancel.
- * tarn_flight_next() returns it exactly once. On failure (no link) it stays the caller's.
+ * tarn_flight_next() returns it exactly once. On failure (no link) it stays the caller's. Opening a link ends
+ * at until_ns at the latest, since others wait; UINT64_MAX: nobody does.
  */
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns);
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns,
+                     uint64_t until_ns);
 /* Would a post have to open a link? That may take a while, so post first what needs none. */
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */

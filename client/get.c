@@ -27,10 +27,9 @@ static unsigned send_resolved(struct tarn_get_batch *b, bool opening)
 {
     unsigned stages = 0;
 
-    b->opening = opening;
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
-            tarn_get_route(b, &b->jobs[i]);
+            tarn_get_route(b, &b->jobs[i], opening);
     for (size_t i = 0; i < b->n; i++)
         stages |= 1u << b->jobs[i].stage;
     return stages;
@@ -41,7 +40,7 @@ static void route_postponed(struct tarn_get_batch *b)
     b->postponed = false;
     for (size_t i = 0; i < b->n && !b->flight.ended; i++)
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
-            tarn_get_route(b, &b->jobs[i]);
+            tarn_get_route(b, &b->jobs[i], true);
     b->postponed |= b->flight.ended != NULL;
 }
 
@@ -51,7 +50,6 @@ static void fly(struct tarn_get_batch *b)
 {
     struct tarn_get_job *again = NULL;
 
-    b->opening = true;
     for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
         struct tarn_get_job *j = job_of(x);
         tarn_get_landed(b, j);
@@ -60,7 +58,7 @@ static void fly(struct tarn_get_batch *b)
             again = j;
         }
         for (; again && !b->flight.ended; again = again->again)
-            tarn_get_route(b, again);
+            tarn_get_route(b, again, true);
         if (b->postponed && !again)
             route_postponed(b);
     }
@@ -140,7 +138,7 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
 static void leave_rest(struct tarn_get *g)
 {
     for (size_t i = 0; i < g->n; i++) {
-        if (i < g->looked && g->items[i].status != TARN_INPROGRESS)
+        if (i < g->memo.looked && g->items[i].status != TARN_INPROGRESS)
             continue;
         g->items[i].status = TARN_E_AGAIN;
         tarn_verdict_say(&g->verdict, i, TARN_E_AGAIN, "get", &g->items[i].key,

@@ -99,7 +99,8 @@ static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
     x->cancel = j->get->cancel;
 }
 
-void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes, uint64_t now)
+enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes,
+                                   uint64_t now)
 {
     struct tarn_transfer *x = &j->x;
     struct tarn_side *s = j->way.side;
@@ -108,36 +109,32 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t 
     j->stage = TARN_GET_FLYING;
     if (j->nstale >= PINNED_AFTER && try_pinned(j)) {
         tarn_get_landed(b, j);
-        return;
+        return TARN_GET_MOVED;
     }
     bool opens = b->open > 1 && tarn_flight_opens(&b->flight, s);
-    b->flight.until_ns = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
-    if (now >= b->flight.until_ns) { /* the other job goes first */
+    uint64_t until = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
+    if (now >= until) { /* the other job goes first */
         j->stage = TARN_GET_RESOLVED;
-        b->later = b->postponed = true;
-        return;
+        return TARN_GET_LATER;
     }
     tarn_tell_route(s, &tarn_get_item(j)->key, x->work.pool, j->gpu);
-    int rc = tarn_flight_post(&b->flight, s, x, now);
+    int rc = tarn_flight_post(&b->flight, s, x, now, until);
     if (rc == 0)
-        return;
+        return TARN_GET_MOVED;
+    j->stage = TARN_GET_RESOLVED;
     bool canceled = rc == TARN_E_CANCELED && tarn_get_any_canceled(b);
-    if (canceled ||
-        (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns)) {
-        j->stage = TARN_GET_RESOLVED; /* cut short for another job */
-        b->later = b->postponed = true;
-        return;
-    }
+    if (canceled || (rc == TARN_E_TIMEOUT && tarn_now_ns() >= until && tarn_now_ns() < x->deadline_ns))
+        return TARN_GET_LATER; /* cut short for another job */
     tarn_reason_keep(&j->why, rc);
     /* A step of opening a link took too long: the node's failure, while there is time left. */
     if (rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns)
         j->why.code = TARN_E_NODE_DOWN;
-    j->stage = TARN_GET_RESOLVED;
     j->silent |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
     j->tried |=
         rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT ? tarn_way_bits_to(j->way.loc) : tarn_way_bit(&j->way);
     if (j->way.more)
         tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
+    return TARN_GET_MOVED;
 }
 
 /* --- outcomes ----------------------------------------------------------------------------------- */
@@ -169,7 +166,7 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
-        if (tarn_link_lost(j->way.side, l->pool, j->gpu)) {
+        if (tarn_link_lost(j->way.side, l->pool, j->gpu, j->why.text)) {
             j->tried |= tarn_way_bit(&j->way);
             return;
         }

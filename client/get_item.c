@@ -17,8 +17,8 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->calls = NULL;
     g->owner = NULL;
     g->got = g->got_bytes = 0;
-    g->looked = 0;
-    g->found = SIZE_MAX;
+    g->memo.looked = 0;
+    g->memo.found = SIZE_MAX;
 }
 
 void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)

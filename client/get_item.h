@@ -28,6 +28,16 @@ struct tarn_get_calls {
     bool (*again)(struct tarn_get *g);
 };
 
+/* tarn_get_now() writes down how far it came, and what it found about the last item that it looked at and
+ * left. get.c, get_start.c and tarn_get_is_near() read it, so that this item is not looked up twice. */
+struct tarn_get_memo {
+    size_t looked; /* it has not looked at the items from here on */
+    size_t found;  /* the item that the rest is about; SIZE_MAX: none */
+    uint32_t gpu;
+    bool glanced; /* at its pieces, see transport/seen.h */
+    struct tarn_desc desc;
+};
+
 /* One tarn_get call, or one submitted get. */
 struct tarn_get {
     struct tarn_client *client;
@@ -43,12 +53,7 @@ struct tarn_get {
     const struct tarn_get_calls *calls; /* NULL: it is no operation's */
     void *owner;                        /* theirs */
     uint64_t got, got_bytes;            /* items that jobs have brought; counted with the last item */
-    size_t looked;                      /* tarn_get_now() has not looked at the items from here on */
-    /* What it found about the last item that it looked at and left. */
-    size_t found; /* that item; SIZE_MAX: nothing */
-    uint32_t found_gpu;
-    bool found_glanced; /* at its pieces, see transport/seen.h */
-    struct tarn_desc found_desc;
+    struct tarn_get_memo memo;
 };
 
 void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,

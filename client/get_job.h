@@ -33,6 +33,13 @@ enum tarn_get_stage {
     TARN_GET_FINAL
 };
 
+/* What a try to move a job on has come to. */
+enum tarn_get_move {
+    TARN_GET_UNMOVED, /* the next try has its turn */
+    TARN_GET_MOVED,   /* its stage says what comes next */
+    TARN_GET_LATER    /* it waits for another round, so that others need not wait for it */
+};
+
 struct tarn_get_job {
     struct tarn_get *get;
     size_t index; /* of the item */
@@ -62,10 +69,7 @@ struct tarn_get_batch {
     struct tarn_flight flight;
     struct tarn_cancel any;               /* of several operations: canceled when one of them is */
     struct tarn_cancel *cancel;           /* NULL: none */
-    bool opening;                         /* jobs that must open a link have their turn, too */
-    bool later;                           /* the job being routed waits for another round */
-    bool postponed;                       /* some job does */
-    bool canceled;                        /* a canceled job has cut a look-up short */
+    bool postponed;                       /* some job waits for another round */
     const struct tarn_peer_node *answers; /* a node that answered after a transport had failed; or NULL */
 };
 

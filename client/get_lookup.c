@@ -65,7 +65,8 @@ static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, con
 {
     if (tarn_get_canceled(j)) {
         tarn_get_job_fail(b, j, tarn_cancel_fail());
-    } else if ((why->code != TARN_E_TIMEOUT && !b->canceled) || tarn_now_ns() >= j->get->deadline_ns) {
+    } else if ((why->code != TARN_E_TIMEOUT && why->code != TARN_E_CANCELED) ||
+               tarn_now_ns() >= j->get->deadline_ns) {
         tarn_get_job_fail(b, j, tarn_reason_fail(j->why.code ? &j->why : why));
     } else if (j->silent && answers_again(j)) { /* Redis does not answer, but the node does */
         tarn_get_try_all(j);
@@ -84,7 +85,6 @@ void tarn_get_look_up(struct tarn_get_batch *b)
     if (keys && jobs && out) {
         size_t n = collect_wanted(b, keys, jobs, &deadline);
         tarn_reason_keep(&why, n ? tarn_resolve_keys(b->client, keys, n, deadline, b->cancel, out) : 0);
-        b->canceled = why.code == TARN_E_CANCELED;
         for (size_t i = 0; i < n; i++)
             if (why.code == 0)
                 resolved(b, jobs[i], &out[i]);

@@ -12,8 +12,8 @@
 
 static bool choose(const struct tarn_get *g, uint64_t now_ns, struct tarn_way *w)
 {
-    const struct tarn_desc *d = &g->found_desc;
-    const struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .gpu = g->found_gpu};
+    const struct tarn_desc *d = &g->memo.desc;
+    const struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .gpu = g->memo.gpu};
 
     return tarn_way_choose(g->client, &q, now_ns, w) && tarn_lease_read(&d->locs[w->loc].node->lease, now_ns);
 }
@@ -22,12 +22,12 @@ static bool choose(const struct tarn_get *g, uint64_t now_ns, struct tarn_way *w
 static int copy(struct tarn_get *g, size_t i, const struct tarn_way *way, uint64_t bytes, uint32_t stripe)
 {
     const struct tarn_item *item = &g->items[i];
-    const struct tarn_loc *l = &g->found_desc.locs[way->loc];
+    const struct tarn_loc *l = &g->memo.desc.locs[way->loc];
     struct tarn_open_link *open_link = tarn_side_enter(way->side, stripe);
 
     if (!open_link)
         return TARN_INPROGRESS;
-    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, g->found_gpu);
+    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, g->memo.gpu);
     if (tarn_log_wants(&g->client->log, TARN_LOG_DEBUG))
         tarn_tell_route(way->side, &item->key, l->pool, w.gpu);
     int rc = open_link->ops->get(open_link->link, &w);
@@ -44,25 +44,25 @@ static int serve(struct tarn_get *g, size_t i, uint64_t now_ns)
     uint64_t bytes;
     int rc = tarn_get_check(g, i);
 
-    g->found = SIZE_MAX;
+    g->memo.found = SIZE_MAX;
     if (rc == 0)
-        rc = tarn_get_memory(g, i, &g->found_gpu, &g->found_glanced);
+        rc = tarn_get_memory(g, i, &g->memo.gpu, &g->memo.glanced);
     if (rc != 0) {
         tarn_verdict_note(&g->verdict, i, rc);
         return rc;
     }
     uint64_t hash = tarn_key_hash(&item->key);
     uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
-    if (!tarn_get_find(g, i, hash, &g->found_desc))
+    if (!tarn_get_find(g, i, hash, &g->memo.desc))
         return TARN_INPROGRESS;
-    g->found = i;
-    if (g->found_glanced || /* shared links do not look at pieces */
-        !tarn_get_fits(g, i, &g->found_desc.tensor, &bytes) /* or the descriptor is out of date */ ||
+    g->memo.found = i;
+    if (g->memo.glanced || /* shared links do not look at pieces */
+        !tarn_get_fits(g, i, &g->memo.desc.tensor, &bytes) /* or the descriptor is out of date */ ||
         !choose(g, now_ns, &way) || atomic_load(&way.side->state) != TARN_SIDE_SHARED)
         return TARN_INPROGRESS;
     if (copy(g, i, &way, bytes, stripe) != 0)
         return TARN_INPROGRESS;
-    item->tensor = g->found_desc.tensor;
+    item->tensor = g->memo.desc.tensor;
     tarn_count(c, stripe, TARN_COUNT_GETS, 1);
     tarn_count(c, stripe, TARN_COUNT_GET_BYTES, bytes);
     return 0;
@@ -79,28 +79,28 @@ void tarn_get_now(struct tarn_get *g)
     for (i = 0; i < g->n && !later; i++) {
         int rc = serve(g, i, now_ns);
         g->items[i].status = rc;
-        later = rc == TARN_INPROGRESS && g->found == i;
+        later = rc == TARN_INPROGRESS && g->memo.found == i;
         if (rc == TARN_INPROGRESS)
             continue;
         if (rc != 0)
             tarn_count(g->client, 0, TARN_COUNT_ERRORS, 1);
         g->left--;
     }
-    g->looked = i;
+    g->memo.looked = i;
 }
 
 bool tarn_get_is_near(const struct tarn_get *g)
 {
-    const struct tarn_desc *d = &g->found_desc;
+    const struct tarn_desc *d = &g->memo.desc;
     struct tarn_way way;
     uint64_t bytes;
 
-    if (g->found != g->looked - 1)
+    if (g->memo.found != g->memo.looked - 1)
         return false;
     for (uint32_t k = 0; k < d->nlocs; k++)
         if (tarn_lease_word(d->locs[k].node) == TARN_LEASE_ASK)
             return false;
-    return (g->found_glanced || tarn_get_fits(g, g->found, &d->tensor, &bytes)) && d->nlocs == 1 &&
+    return (g->memo.glanced || tarn_get_fits(g, g->memo.found, &d->tensor, &bytes)) && d->nlocs == 1 &&
            choose(g, tarn_coarse_ns(), &way) && atomic_load(&way.side->state) == TARN_SIDE_POOLED &&
            (way.side->ops->caps & TARN_CAP_SAME_HOST);
 }

@@ -23,15 +23,15 @@
 #define SLICE_NS (100 * TARN_NS_PER_MS)      /* then the node's lease is looked at again */
 #define SHORT_SLICE_NS (10 * TARN_NS_PER_MS) /* while other jobs are open: their transfers go on between */
 
-/* A copy's node was set aside a moment ago, but answers: all ways may be tried again. The job is postponed
- * when that is not known before another job's deadline or cancel. */
-static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
+/* MOVED: a copy's node was set aside a moment ago, but answers, so all ways may be tried again. LATER: that
+ * was not known before another job's deadline or cancel. */
+static enum tarn_get_move revive(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
     uint64_t others = UINT64_MAX;
 
     if (j->revivals == REVIVALS_MAX)
-        return false;
+        return TARN_GET_UNMOVED;
     if (b->open > 1)
         others = tarn_get_others_deadline(b, j);
     for (uint32_t i = 0; i < d->nlocs; i++) {
@@ -42,14 +42,14 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
         if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns,
                                     b->cancel)) {
             if (atomic_load(&node->suspect) && (tarn_now_ns() >= others || tarn_canceled(b->cancel)))
-                return b->later = b->postponed = true;
+                return TARN_GET_LATER;
             continue;
         }
         j->revivals++;
         tarn_get_try_all(j);
-        return true;
+        return TARN_GET_MOVED;
     }
-    return false;
+    return TARN_GET_UNMOVED;
 }
 
 /* Has the directory given up the node? UNLEASED: it must be asked first. */
@@ -78,7 +78,7 @@ static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct
         return false;
     int rc = tarn_link_ask_node(node, others < until ? others : until, b->cancel);
     if (rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_failed(node, rc, 0);
+        tarn_peer_node_failed(node, rc, tarn_last_error(), 0);
     else
         b->answers = node;
     return atomic_load(&node->health) != TARN_UP;
@@ -95,19 +95,18 @@ static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, struct tar
 }
 
 /* The directory knows no other copy, and the node fell silent in this call: waits until it answers again, as
- * long as the deadline and its record allow. False: it is not waited for. */
-static bool await_answer(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
+ * long as the deadline and its record allow. UNMOVED: it is not waited for. */
+static enum tarn_get_move await_answer(struct tarn_get_batch *b, struct tarn_get_job *j,
+                                       struct tarn_peer_node *node)
 {
     uint64_t now = tarn_now_ns(), until = now + (b->open > 1 ? SHORT_SLICE_NS : SLICE_NS);
 
     if (!j->silent || atomic_load(&node->health) != TARN_SLOW || now >= j->get->deadline_ns)
-        return false;
+        return TARN_GET_UNMOVED;
     wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, b->cancel);
     if (atomic_load(&node->health) == TARN_UP)
         tarn_get_try_all(j);
-    if (b->open > 1)
-        b->later = b->postponed = true;
-    return true;
+    return b->open > 1 ? TARN_GET_LATER : TARN_GET_MOVED;
 }
 
 /* Why the copy on that node cannot be read. */
@@ -126,35 +125,37 @@ static int no_way(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
                      tarn_peer_node_text(down, who));
 }
 
-/* No way is left. */
-static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
+/* No way is left. MOVED or LATER. */
+static enum tarn_get_move give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
     struct tarn_peer_node *down = NULL;
+    enum tarn_get_move move;
 
     if (j->refused) {
         tarn_get_job_fail(b, j, tarn_reason_fail(&j->why));
-        return;
+        return TARN_GET_MOVED;
     }
-    if (revived(b, j)) /* first: it needs no directory */
-        return;
+    if ((move = revive(b, j)) != TARN_GET_UNMOVED) /* first: it needs no directory */
+        return move;
     if (!j->asked) { /* the descriptor may be an old one */
         tarn_get_want_again(j);
-        return;
+        return TARN_GET_MOVED;
     }
     for (uint32_t i = 0; i < d->nlocs; i++)
         if (!(down && atomic_load(&down->health) == TARN_UP) && !tarn_get_known_stale(j, &d->locs[i]) &&
             !is_gone(j, d->locs[i].node))
             down = d->locs[i].node;
     if (j->stage == TARN_GET_UNLEASED)
-        return;
+        return TARN_GET_MOVED;
     if (!down) {
         tarn_get_job_miss(b, j);
-        return;
+        return TARN_GET_MOVED;
     }
-    if (await_answer(b, j, down))
-        return;
+    if ((move = await_answer(b, j, down)) != TARN_GET_UNMOVED)
+        return move;
     tarn_get_job_fail(b, j, no_way(b, j, down));
+    return TARN_GET_MOVED;
 }
 
 /* Do the pieces fit, as far as is known? */
@@ -196,10 +197,11 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     return false;
 }
 
-void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
+void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening)
 {
-    b->later = false;
-    while (j->stage == TARN_GET_RESOLVED && !b->later) {
+    enum tarn_get_move move = TARN_GET_MOVED;
+
+    while (j->stage == TARN_GET_RESOLVED && move != TARN_GET_LATER) {
         uint64_t bytes, now = tarn_now_ns();
 
         if (tarn_get_canceled(j)) {
@@ -224,11 +226,12 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
                 tarn_get_look(b, j);
                 continue;
             }
-            if (!b->opening && tarn_flight_opens(&b->flight, j->way.side))
+            if (!opening && tarn_flight_opens(&b->flight, j->way.side))
                 return;
-            tarn_get_launch(b, j, bytes, now);
+            move = tarn_get_launch(b, j, bytes, now);
         } else {
-            give_up(b, j);
+            move = give_up(b, j);
         }
     }
+    b->postponed |= move == TARN_GET_LATER;
 }

@@ -5,7 +5,7 @@
 
 #include "client/get_job.h"
 
-/* Sends a RESOLVED job on its way, or ends it. */
-void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Sends a RESOLVED job on its way, or ends it. opening: also when a link must be opened first. */
+void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening);
 
 #endif

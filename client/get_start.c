@@ -7,7 +7,7 @@
 
 static bool is_left(const struct tarn_get *g, size_t i)
 {
-    return i >= g->looked || g->items[i].status == TARN_INPROGRESS;
+    return i >= g->memo.looked || g->items[i].status == TARN_INPROGRESS;
 }
 
 void tarn_get_no_memory(struct tarn_get *const *gets, size_t n)
@@ -25,7 +25,7 @@ void tarn_get_no_memory(struct tarn_get *const *gets, size_t n)
 /* False: the item was wrong and is final. */
 static bool check(struct tarn_get_batch *b, struct tarn_get *g, size_t i)
 {
-    int rc = i < g->looked ? 0 : tarn_get_check(g, i);
+    int rc = i < g->memo.looked ? 0 : tarn_get_check(g, i);
 
     if (rc != 0) {
         b->open--;
@@ -44,10 +44,10 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->index = i;
     j->x.quiet_on = NULL;
     j->why.code = 0;
-    if (g->found == i) { /* tarn_get_now() has found it */
-        memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
-        j->gpu = g->found_gpu;
-        j->glanced = g->found_glanced;
+    if (g->memo.found == i) {
+        memcpy(&j->desc, &g->memo.desc, tarn_desc_bytes(&g->memo.desc));
+        j->gpu = g->memo.gpu;
+        j->glanced = g->memo.glanced;
         j->stage = TARN_GET_RESOLVED;
         return;
     }
@@ -75,6 +75,6 @@ void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size
             struct tarn_get_job *j = &b->jobs[b->n++];
             start(b, j, gets[g], i);
             if (at_once && j->stage == TARN_GET_RESOLVED)
-                tarn_get_route(b, j);
+                tarn_get_route(b, j, false);
         }
 }

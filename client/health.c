@@ -44,12 +44,12 @@ void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns)
         ;
 }
 
-void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, uint64_t since_ns)
+void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, const char *cause, uint64_t since_ns)
 {
     if (rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
+        tarn_peer_node_aside(node, TARN_GONE, cause);
     else if (rc == TARN_E_TIMEOUT && tarn_now_ns() - since_ns >= tarn_peer_node_patience(node))
-        tarn_peer_node_aside(node, TARN_SLOW, tarn_last_error());
+        tarn_peer_node_aside(node, TARN_SLOW, cause);
     else if (rc == TARN_E_TIMEOUT)
         tarn_peer_node_doubt(node);
 }

@@ -24,9 +24,9 @@ void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const
 uint64_t tarn_peer_node_patience(const struct tarn_peer_node *node);
 /* Takes a measured round trip. */
 void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns);
-/* Something asked at since_ns has failed with rc; the last error says why. NODE_DOWN: the node is gone.
- * TIMEOUT: it was silent; aside after its patience, else doubted. Other codes say nothing of its health. */
-void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, uint64_t since_ns);
+/* Something asked at since_ns has failed with rc. cause: for the log. NODE_DOWN: the node is gone. TIMEOUT:
+ * it was silent; aside after its patience, else doubted. Other codes say nothing of its health. */
+void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, const char *cause, uint64_t since_ns);
 /* Has the keeper ask the node. */
 void tarn_peer_node_doubt(struct tarn_peer_node *node);
 /* Is it up? Waits for the keeper's word on a suspect: a moment, or the patience of each silent suspect. Does

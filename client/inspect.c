@@ -9,7 +9,7 @@
 #include "client/peer_nodes.h"
 #include "client/refresh.h"
 #include "client/setting.h"
-#include "client/side.h"
+#include "client/way.h"
 
 /* How long a node may take to show that it is on this host. */
 #define REACH_NS (200 * TARN_NS_PER_MS)
@@ -37,13 +37,14 @@ static int begin(struct showing *s, uint32_t timeout_ms)
 /* The transport a get from here would use for the pool; NULL when none reaches it. */
 static const char *route_name(struct tarn_client *c, struct tarn_peer_node *node, uint32_t pool)
 {
-    for (int t = 0; t < c->ntransports; t++) {
-        struct tarn_side *s = &node->sides[t][0];
-        if (!tarn_side_moves(s, pool, 0) || !tarn_side_usable(s, tarn_now_ns()))
-            continue;
-        if ((s->ops->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local))
-            continue;
-        return s->ops->name;
+    const struct tarn_loc l = {.node = node, .pool = pool};
+    struct tarn_choice q = {.locs = &l, .nlocs = 1};
+    struct tarn_way w;
+
+    while (tarn_way_choose(c, &q, tarn_now_ns(), &w)) {
+        if (atomic_load(&node->local) || !(w.side->ops->caps & TARN_CAP_SAME_HOST))
+            return w.side->ops->name;
+        q.tried |= tarn_way_bit(&w); /* a get finds that the node is not on this host */
     }
     return NULL;
 }

@@ -277,6 +277,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
     struct tarn_control_conn *conn;
     uint64_t most = tarn_peer_node_patience(node) > OPEN_NS ? tarn_peer_node_patience(node) : OPEN_NS;
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = patience_ns}, asked = steps;
+    struct tarn_reason why;
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
@@ -288,7 +289,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
         return rc;
     }
     l->side = s;
-    rc = open_on(conn, &asked, &steps, cancel, l);
+    tarn_reason_keep(&why, rc = open_on(conn, &asked, &steps, cancel, l));
     /* Closing it also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
         tarn_control_conn_drop(conn);
@@ -296,10 +297,10 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
         tarn_control_conn_rest(conn);
     else
         tarn_control_conn_give(conn);
-    tarn_peer_node_failed(node, rc, asked.since_ns);
+    tarn_peer_node_failed(node, rc, why.text, asked.since_ns);
     if (rc != 0) {
         free(l);
-        return rc;
+        return tarn_reason_fail(&why);
     }
     *l_p = l;
     return 0;
@@ -481,7 +482,7 @@ int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_
     return rc;
 }
 
-bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu)
+bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu, const char *cause)
 {
     struct tarn_peer_node *node = s->node;
     uint64_t now = tarn_now_ns();
@@ -495,7 +496,7 @@ bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu)
         return false;
     tarn_log(&node->client->log, TARN_LOG_WARN, "client",
              "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id, s->ops->name,
-             tarn_last_error());
+             cause);
     pthread_mutex_lock(&node->lock);
     side_aside(s, TARN_E_NOT_REACHABLE, RETRY_NS);
     pthread_cond_broadcast(&node->changed);
@@ -505,12 +506,13 @@ bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu)
     return true;
 }
 
-void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns)
+void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns,
+                      const char *cause)
 {
     bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(s->node);
 
-    if (!long_since || !tarn_link_lost(s, w->pool, w->gpu))
-        tarn_peer_node_failed(s->node, TARN_E_TIMEOUT, since_ns);
+    if (!long_since || !tarn_link_lost(s, w->pool, w->gpu, cause))
+        tarn_peer_node_failed(s->node, TARN_E_TIMEOUT, cause, since_ns);
 }
 
 /* Notes that a link was used; wakes the keeper only when no note is pending. */

@@ -57,15 +57,16 @@ bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, struct tarn
 uint64_t tarn_links_tend(struct tarn_client *c);
 /* Closes a side's idle links, after one of them was found dead. */
 void tarn_link_flush(struct tarn_side *s);
-/* A new link broke; the last error says why. Where another transport reaches the pool, sets this side aside
- * for a while and doubts the node: true. False: there is none, so the node has failed. */
-bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu);
+/* A new link broke. Where another transport reaches the pool, sets this side aside for a while and doubts the
+ * node: true. False: there is none, so the node has failed. cause: for the log. */
+bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu, const char *cause);
 /* Does the node answer on another connection? NODE_DOWN, TIMEOUT: it does not. */
 int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel);
-/* A link was silent about the work since since_ns, and the side's others since quiet_ns; the last error says
- * so. Acts like tarn_link_lost() or tarn_peer_node_failed(). */
-void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns);
-/* Fails with why no transport is tried. gpu: tarn_pieces_gpu(). */
+/* A link was silent about the work since since_ns, and the side's others since quiet_ns. Acts like
+ * tarn_link_lost() or tarn_peer_node_failed(). */
+void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns,
+                      const char *cause);
+/* Fails with why no transport is tried. write: for a put; gpu: tarn_pieces_gpu(). */
 int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu);
 
 #endif

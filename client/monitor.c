@@ -132,12 +132,12 @@ static bool is_doubted(const struct tarn_peer_node *node)
 }
 
 /* was_suspect: before it was asked. A newer suspicion is asked about again. */
-static void probe_failed(struct tarn_peer_node *node, int rc, bool was_suspect)
+static void probe_failed(struct tarn_peer_node *node, const struct tarn_reason *why, bool was_suspect)
 {
     bool again = atomic_load(&node->suspect) && !was_suspect;
 
     if (atomic_load(&node->health) == TARN_UP)
-        tarn_peer_node_failed(node, rc, 0); /* 0: it had its patience */
+        tarn_peer_node_failed(node, why->code, why->text, 0); /* 0: it had its patience */
     node->backoff_ns = node->backoff_ns ? node->backoff_ns * 2 : BACKOFF_MIN_NS;
     if (node->backoff_ns > BACKOFF_MAX_NS)
         node->backoff_ns = BACKOFF_MAX_NS;
@@ -163,11 +163,12 @@ static void probe(struct tarn_peer_node *node)
     bool was_suspect = atomic_load(&node->suspect);
     struct tarn_control_conn *conn = NULL;
     struct tarn_steps steps = probe_steps(node);
-    int rc = tarn_control_conn_connect(node, &steps, NULL, &conn);
+    struct tarn_reason why;
+    int rc = tarn_reason_keep(&why, tarn_control_conn_connect(node, &steps, NULL, &conn));
 
     atomic_store(&node->doubted, false);
     if (rc != 0 && rc != TARN_E_BUSY) {
-        probe_failed(node, rc, was_suspect);
+        probe_failed(node, &why, was_suspect);
         return;
     }
     node->probe_ns = tarn_now_ns() + BACKOFF_MIN_NS;

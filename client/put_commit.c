@@ -91,7 +91,7 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     if (tarn_reason_keep(&why, rc) == TARN_E_NODE_DOWN) {
         if (node->commit)
             tarn_control_conn_drop(node->commit);
-        tarn_peer_node_failed(node->node, rc, 0);
+        tarn_peer_node_failed(node->node, rc, why.text, 0);
     } else {
         tarn_control_conn_give(node->commit);
         if (rc == TARN_E_TIMEOUT)

@@ -126,7 +126,7 @@ static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_
     if (tarn_reason_keep(&why, node ? send_reserve(p, c, node) : TARN_E_NO_MEMORY) != 0) {
         if (node && node->reserve) {
             if (why.code == TARN_E_NODE_DOWN)
-                tarn_peer_node_failed(r, why.code, 0);
+                tarn_peer_node_failed(r, why.code, why.text, 0);
             tarn_control_conn_give(node->reserve);
             node->reserve = NULL;
         }
@@ -219,7 +219,7 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
         atomic_store(&r->draining, true);
         why.code = TARN_E_NODE_DOWN;
     } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_peer_node_failed(r, rc, 0);
+        tarn_peer_node_failed(r, rc, why.text, 0);
         if (refused_hello) /* the keeper gives back what another incarnation has granted */
             tarn_control_conn_give(node->reserve);
         else
@@ -227,7 +227,7 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
         node->reserve = NULL;
     } else {
         if (rc == TARN_E_TIMEOUT && node->reserve->reply_due)
-            tarn_peer_node_failed(r, rc, node->reserve->since_ns);
+            tarn_peer_node_failed(r, rc, why.text, node->reserve->since_ns);
         tarn_control_conn_give(node->reserve); /* the keeper gives back what a late answer grants */
         node->reserve = NULL;
     }

@@ -51,7 +51,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
-        rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now);
+        rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now, UINT64_MAX);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
@@ -136,14 +136,16 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
         write_again(p, t);
         return;
     }
-    int rc = tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "the data connection broke during a put");
-    if (tarn_link_lost(t->way.side, t->pool, t->x.work.gpu)) {
+    struct tarn_reason why;
+    tarn_reason_keep(
+        &why, tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "the data connection broke during a put"));
+    if (tarn_link_lost(t->way.side, t->pool, t->x.work.gpu, why.text)) {
         t->tried |= tarn_way_bit(&t->way);
         write_again(p, t);
         return;
     }
-    tarn_peer_node_failed(t->node, rc, 0);
-    lose(t, rc, true);
+    tarn_peer_node_failed(t->node, why.code, why.text, 0);
+    lose(t, tarn_reason_fail(&why), true);
 }
 
 static void refused(struct tarn_target *t, int status)

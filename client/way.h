@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which copy, by which transport: gets, views and puts all decide it here.
+ * Which copy, by which transport: gets, views and puts all decide it here, and `tarn info` shows it.
  *
  * Transports come in order of preference, and for each all copies. The first copy depends on the client, so
  * clients spread over replicas. The caller notes what it has tried and asks again.
@@ -25,6 +25,8 @@ struct tarn_choice {
     uint64_t tried; /* ways not to choose: tarn_way_bit(), tarn_way_bits_to() */
 };
 
+_Static_assert(64 >= TARN_REPLICAS_MAX * TARN_TRANSPORTS_MAX, "tried has a bit for each way");
+
 struct tarn_way {
     struct tarn_side *side;
     uint32_t loc; /* index of the copy */
@@ -39,7 +41,7 @@ static inline uint64_t tarn_way_bit(const struct tarn_way *w)
 /* All ways to a copy. */
 static inline uint64_t tarn_way_bits_to(uint32_t loc)
 {
-    return (uint64_t)0xff << (loc * TARN_TRANSPORTS_MAX);
+    return (((uint64_t)1 << TARN_TRANSPORTS_MAX) - 1) << (loc * TARN_TRANSPORTS_MAX);
 }
 
 /* The best way not tried yet. False: none is left. */
