@@ -96,8 +96,7 @@ int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply)
             return tarn_fail(refusals[i].code, "redis at %s refuses: %.200s: %s", d->uri.address, reply->str,
                              refusals[i].remedy);
     return tarn_fail(TARN_E_DIRECTORY,
-                     "redis at %s refuses: %.200s: see its log and version (7.0 or newer is "
-                     "tested)",
+                     "redis at %s refuses: %.200s: see its log and version (7.0 or newer is tested)",
                      d->uri.address, reply->str);
 }
 

@@ -221,8 +221,7 @@ int tarn_identity_secret(struct tarn_node *n, const struct tarn_addr *listen_add
     if (!guarded)
         tarn_log(&n->log, TARN_LOG_WARN, AT,
                  "msg=\"every user of this host, and whoever reaches Redis, may read and change what the "
-                 "node holds\" "
-                 "control=%s remedy=\"set --secret, or give Redis a password\"",
+                 "node holds\" control=%s remedy=\"set --secret, or give Redis a password\"",
                  n->record.control);
     return guarded || !is_loopback(listen_addr) ? tarn_secret_make(n->record.secret) : 0;
 }

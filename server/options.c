@@ -163,12 +163,11 @@ const struct tarn_program tarn_node_program = {
     .description =
         "Lends memory pools to clients and publishes what they hold in Redis. Clients move tensors into and "
         "out of the pools by themselves; the node takes part in reservations and commits only.\n\n"
-        "When it is ready, tarnd prints one line on standard output: tarnd ready id=... control=... "
-        "unix=... redis=... It logs to standard error, one line an event: time=... level=... at=... "
-        "msg=...\n\n"
+        "When it is ready, tarnd prints one line on standard output: tarnd ready id=... control=... unix=... "
+        "redis=... It logs to standard error, one line an event: time=... level=... at=... msg=...\n\n"
         "SIGTERM and SIGINT drain the node: it takes no more puts, waits for those in flight, takes its "
-        "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: "
-        "wrong settings; 1: it could not start, or another node took its id.",
+        "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: wrong "
+        "settings; 1: it could not start, or another node took its id.",
     .examples = "tarnd --pool cpu0:bytes=4G\n"
                 "tarnd --pool cpu0:bytes=64G --pool gpu0:device=0,bytes=16G\n"
                 "tarnd --id node1 --listen 10.0.0.5:7700 --redis redis://10.0.0.1:6379\n"
@@ -198,8 +197,7 @@ static int pool_setting(const char *text, const char *name, const char *value, s
     else
         return tarn_fail(TARN_E_CONFIG,
                          "--pool %.80s: %.40s=%.40s is not possible: use bytes=SIZE, device=INDEX or UUID of "
-                         "a GPU, huge=0 or "
-                         "1, slots=1 to 2^28, align=a power of two from 64 to 1G",
+                         "a GPU, huge=0 or 1, slots=1 to 2^28, align=a power of two from 64 to 1G",
                          text, name, value);
     return 0;
 }

@@ -285,8 +285,7 @@ static int check_attach(const struct tarn_session *s, const struct tarn_node_hal
     bool mapped = ops->caps & TARN_CAP_SAME_HOST;
     if (mapped && !local)
         return tarn_fail(TARN_E_NOT_REACHABLE,
-                         "ATTACH %s: reaches from the node's host only: connect to its Unix "
-                         "socket",
+                         "ATTACH %s: reaches from the node's host only: connect to its Unix socket",
                          ops->name);
     if (mapped && write && (ops->caps & TARN_CAP_ONE_SIDED) && s->pidfd < 0)
         return tarn_fail(

@@ -223,8 +223,7 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
     int n = snprintf(r->socket_path, sizeof(r->socket_path), "%s/redis-%d.sock", dir, (int)getpid());
     if (n >= (int)sizeof(r->socket_path))
         rc = tarn_fail(TARN_E_CONFIG,
-                       "redis-server: the directory %s is too long for a Unix socket: give a "
-                       "shorter --unix",
+                       "redis-server: the directory %s is too long for a Unix socket: give a shorter --unix",
                        dir);
     else if (tarn_secret_make(r->password))
         rc = TARN_E_SYSTEM;

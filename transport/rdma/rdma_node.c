@@ -236,9 +236,8 @@ static int answer(const struct tarn_rdma_node *s, const struct joined *j, const 
     tarn_buf_free(&out);
     return fits ? 0
                 : tarn_fail(TARN_E_UNSUPPORTED,
-                            "ATTACH rdma: the keys of %u pools on %u rails do not fit an "
-                            "answer of %zu bytes: use fewer rails, smaller pools, or a larger "
-                            "--rdma-region-bytes",
+                            "ATTACH rdma: the keys of %u pools on %u rails do not fit an answer of %zu "
+                            "bytes: use fewer rails, smaller pools, or a larger --rdma-region-bytes",
                             s->half.serve.npools, n, sizeof a->text);
 }
 

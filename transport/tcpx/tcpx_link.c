@@ -389,9 +389,8 @@ static int open_gear(struct tarn_tcpx_link *l, const struct tarn_peer *peer, con
     return strcmp(p->word, a->plugin) == 0
                ? 0
                : tarn_fail(TARN_E_NOT_REACHABLE,
-                           "node %s: tcpx: it uses the plugin %s, and this process "
-                           "%s, which do not understand each "
-                           "other: name the same with TARN_TCPX_PLUGIN",
+                           "node %s: tcpx: it uses the plugin %s, and this process %s, which do not "
+                           "understand each other: name the same with TARN_TCPX_PLUGIN",
                            l->link.node, a->plugin, p->word);
 }
 

@@ -227,8 +227,7 @@ static int add_device(struct tarn_tcpx_plugin *p, int dev)
     int rc = get_properties(p, dev, &props);
     if (rc)
         return tarn_fail(TARN_E_UNAVAILABLE,
-                         "tcpx plugin %s: getProperties(%d) gave %d: its own lines in the log "
-                         "say why",
+                         "tcpx plugin %s: getProperties(%d) gave %d: its own lines in the log say why",
                          p->path, dev, rc);
     bool unpack = props.device_type == TARN_TCPX_DEVICE_UNPACK;
     if ((!unpack && props.device_type != TARN_TCPX_DEVICE_HOST) ||

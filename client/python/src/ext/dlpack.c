@@ -41,8 +41,7 @@ static int dtype_of_dlpack(const struct dl_tensor *t)
             return types[i].dtype;
     return raise_why(TARN_E_UNSUPPORTED, NULL,
                      "DLPack: elements of type %u, %u bits, %u lanes: the store has no such type: give the "
-                     "bytes, as an array "
-                     "of uint8",
+                     "bytes, as an array of uint8",
                      t->code, t->bits, t->lanes);
 }
 

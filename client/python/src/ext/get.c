@@ -263,8 +263,7 @@ PyMethodDef get_methods[] = {
      "get_into_many($self, keys, values, *, hits=None, timeout=None)\n--\n\n"
      "Gets many objects; returns for each its bytes (0 or more) or a negative code, see error_of().\n\n"
      "`values` is a list alike, or one array of shape (keys, ...) whose row i is for key i. `hits` of "
-     "lookup() "
-     "save\n"
+     "lookup() save\n"
      "asking the directory.\n\n"
      "Raises Invalid for another number of values than of keys; a wrong dtype or shape, or a miss, is a "
      "code."},

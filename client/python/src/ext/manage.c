@@ -328,8 +328,7 @@ PyMethodDef manage_methods[] = {
     {"_events", client_events, METH_VARARGS, NULL},
     {"touch", client_touch, METH_O,
      "touch($self, keys, /)\n--\n\nMarks one object, or those of a list of keys, as used now. Unknown keys "
-     "are "
-     "ignored."},
+     "are ignored."},
     {"pin", (PyCFunction)(void (*)(void))client_pin, METH_FASTCALL | METH_KEYWORDS,
      "pin($self, key, ttl=None, *, timeout=None)\n--\n\n"
      "Keeps an object from eviction for `ttl` seconds; None: until unpin(). Raises NotFound."},

@@ -178,13 +178,11 @@ PyMethodDef put_methods[] = {
      "put({key: value, ...}) stores all of a mapping, and raises for the first that failed.\n\n"
      "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
      "`replace`: an object that is there gives way; `pin`: it is never evicted; `replicas`: copies on so "
-     "many "
-     "nodes;\n"
+     "many nodes;\n"
      "`place`: \"local\", \"NODE\" or \"NODE/POOL\"; None: tarn chooses.\n"
      "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not.\n\n"
      "Raises Exists, Full, TooLarge, Invalid (dtype, shape and bytes do not agree; freed memory), "
-     "Unsupported "
-     "(a dtype or\n"
+     "Unsupported (a dtype or\n"
      "device that tarn does not know), NodeDown, Busy, Timeout. As tarn_put() in include/tarn/tarn.h."},
     {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
      "put_many($self, pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
