@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cli/cli.h"
 
-#include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/option/option_value.h"
+#include "client/check.h"
 
 #define BYTES_A_SECOND (64ull << 20) /* a slower request may time out */
 
@@ -38,6 +38,21 @@ int cli_exit_status(int code)
 const char *cli_status_name(int32_t status)
 {
     return status == TARN_E_CANCELED ? "NOT_TRIED" : tarn_error_name(status);
+}
+
+json_t *cli_json_text(const char *text)
+{
+    json_t *string = text ? json_string(text) : json_null();
+    struct tarn_buf escaped = {0};
+
+    if (string)
+        return string;
+    for (; *text; text++)
+        tarn_buf_printf(&escaped, (unsigned char)*text < 0x80 ? "%c" : "%%%02X", (unsigned char)*text);
+    if (!escaped.failed)
+        string = json_string(escaped.data);
+    tarn_buf_free(&escaped);
+    return string;
 }
 
 static enum tarn_option_source source_of(const struct cli *c, const char *option)
@@ -75,11 +90,11 @@ static void environment(const struct cli *c, int code, char out[192])
     }
 }
 
-/* Prints one line. False if the sentence cannot be JSON because a path in it is not UTF-8. */
-static bool print_json_error(const struct cli *c, int code, const char *sentence, const char *cause)
+/* Prints one line. False: no memory. */
+static bool print_json_error(const struct cli *c, int code, const char *message)
 {
-    json_t *o = json_pack("{s:{s:s, s:s, s:s+}}", "error", "command", c->name, "code", tarn_error_name(code),
-                          "message", sentence, cause);
+    json_t *o = json_pack("{s:{s:s, s:s, s:o}}", "error", "command", c->name, "code", tarn_error_name(code),
+                          "message", cli_json_text(message));
     bool printed = o && json_dumpf(o, stderr, JSON_COMPACT) == 0;
 
     json_decref(o);
@@ -90,46 +105,47 @@ static bool print_json_error(const struct cli *c, int code, const char *sentence
 
 int cli_error(struct cli *c, int code, const char *fmt, ...)
 {
-    char cause[192], *sentence = NULL;
+    struct tarn_buf sentence = {0};
+    char cause[192];
     va_list ap;
 
     va_start(ap, fmt);
-    if (vasprintf(&sentence, fmt, ap) < 0)
-        sentence = NULL;
+    tarn_buf_vprintf(&sentence, fmt, ap);
     va_end(ap);
-    if (sentence)
-        tarn_one_line(sentence);
-    const char *said = sentence ? sentence : tarn_strerror(code);
     environment(c, code, cause);
-    if (!c->json || !print_json_error(c, code, said, cause))
-        fprintf(stderr, "%s: %s%s\n", c->name, said, cause);
-    free(sentence);
+    tarn_buf_printf(&sentence, "%s", cause);
+    if (!sentence.failed)
+        tarn_one_line(sentence.data);
+    const char *said = sentence.failed ? tarn_strerror(code) : sentence.data;
+    if (!c->json || !print_json_error(c, code, said))
+        fprintf(stderr, "%s: %s\n", c->name, said);
+    tarn_buf_free(&sentence);
     if (c->first_error == 0)
         c->first_error = code;
     return code;
 }
 
-/* The library writes keys as 'key'. */
-static bool names_key(const char *sentence, const char *key)
+/* The library writes keys as 'key', and long ones shorter. */
+static bool names_key(const char *sentence, const struct tarn_key *key)
 {
-    size_t n = strlen(key);
+    char name[96], quoted[100];
 
-    for (const char *at = sentence; (at = strchr(at, '\'')); at++) {
-        if (strncmp(at + 1, key, n) == 0 && at[n + 1] == '\'')
-            return true;
-    }
-    return false;
+    snprintf(quoted, sizeof quoted, "'%s'", tarn_key_text(key, name));
+    return strstr(sentence, quoted);
 }
 
-void cli_item_error(struct cli *c, int code, const char *key, const struct tarn_reason *batch,
+void cli_item_error(struct cli *c, int code, const struct tarn_key *key, const struct tarn_reason *batch,
                     const char *remedy)
 {
+    char text[TARN_KEY_TEXT] = "";
+
+    tarn_key_escape(key, text, sizeof text);
     if (names_key(batch->text, key))
         cli_error(c, code, "%s%s", batch->text, remedy);
     else if (code == batch->code && *batch->text && !strstr(batch->text, "key '"))
-        cli_error(c, code, "%s: %s%s", key, batch->text, remedy);
+        cli_error(c, code, "%s: %s%s", text, batch->text, remedy);
     else
-        cli_error(c, code, "%s: %s%s", key, tarn_strerror(code), remedy);
+        cli_error(c, code, "%s: %s%s", text, tarn_strerror(code), remedy);
 }
 
 int cli_connect(struct cli *c)

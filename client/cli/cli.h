@@ -12,6 +12,7 @@
 #ifndef TARN_CLIENT_CLI_H
 #define TARN_CLIENT_CLI_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -69,9 +70,8 @@ struct cli_common {
          .offset = CLI_COMMON(secret), \
          .unit = "TEXT", \
          .flags = TARN_OPT_SECRET, \
-         .help = "Shared secret of the nodes' control connections. Without it that which a node has made " \
-                 "itself and put into " \
-                 "Redis. Better given in the environment, where " \
+         .help = "Shared secret of the nodes' control connections. Without it, the secret that a node " \
+                 "generated and published in Redis. Better given in the environment, where " \
                  "other users of the machine do not see it."}, \
         {.name = "transports", \
          .type = TARN_OPT_STRING, \
@@ -139,7 +139,7 @@ int cli_error(struct cli *c, int code, const char *fmt, ...) __attribute__((form
  * The error of one item. The library leaves one sentence for a batch. It belongs to the item that it
  * names, or, if it names none, to all items with its code. Other items get their code's text.
  */
-void cli_item_error(struct cli *c, int code, const char *key, const struct tarn_reason *batch,
+void cli_item_error(struct cli *c, int code, const struct tarn_key *key, const struct tarn_reason *batch,
                     const char *remedy);
 /* INVALID, with a sentence, unless there are `least` to `most` arguments. */
 int cli_want_args(const struct cli *c, int least, int most, const char *what);
@@ -149,5 +149,7 @@ uint32_t cli_timeout(const struct cli *c, uint64_t bytes);
 int cli_exit_status(int code);
 /* "OK", "NOT_FOUND"; "NOT_TRIED" for items that were not tried because of an earlier failure. */
 const char *cli_status_name(int32_t status);
+/* A string; NULL is null. If the text is not UTF-8, %XX stands for each byte above 0x7f. */
+json_t *cli_json_text(const char *text);
 
 #endif

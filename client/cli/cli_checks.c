@@ -17,6 +17,17 @@ static const struct {
     enum cli_colour colour;
 } states[] = {{"ok", CLI_GREEN}, {"optional", CLI_YELLOW}, {"missing", CLI_RED}};
 
+/* One line: the name or the remedy may be text of a node or a plugin. */
+static void add_remedy(struct tarn_buf *remedies, const char *name, const char *remedy)
+{
+    size_t at = remedies->bytes;
+
+    tarn_buf_printf(remedies, "  %s: %s", name, remedy);
+    if (!remedies->failed)
+        tarn_one_line(remedies->data + at);
+    tarn_buf_printf(remedies, "\n");
+}
+
 void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
                   const char *remedy, const char *fmt, ...)
 {
@@ -30,10 +41,11 @@ void doctor_check(struct doctor *d, const char *name, enum doctor_state state, c
     cli_cell_in(&d->table, states[state].colour, "%s", states[state].name);
     cli_row(&d->table, needed, found, NULL);
     if (state != GOOD)
-        tarn_buf_printf(state == MISSING ? &d->needed : &d->optional, "  %s: %s\n", name, remedy);
-    json_array_append_new(d->checks, json_pack("{s:s, s:s, s:s, s:s, s:s?}", "name", name, "state",
-                                               states[state].name, "needed", needed, "found", found, "remedy",
-                                               state == GOOD ? NULL : remedy));
+        add_remedy(state == MISSING ? &d->needed : &d->optional, name, remedy);
+    json_array_append_new(d->checks,
+                          json_pack("{s:o, s:s, s:s, s:o, s:o}", "name", cli_json_text(name), "state",
+                                    states[state].name, "needed", needed, "found", cli_json_text(found),
+                                    "remedy", cli_json_text(state == GOOD ? NULL : remedy)));
     d->missing += state == MISSING;
 }
 

@@ -15,7 +15,6 @@ struct doctor {
     struct tarn_buf needed, optional; /* remedies */
     json_t *checks;
     size_t missing;
-    uint64_t deadline_ns;
 };
 
 /* Adds one row; fmt says what was found. `remedy` is ignored when the state is GOOD. */

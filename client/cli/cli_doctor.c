@@ -14,7 +14,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli_checks.h"
 #include "client/cli/cli_rdma.h"
@@ -94,8 +93,7 @@ static void check_memory(struct doctor *d)
     tarn_size_format((uint64_t)s.f_bavail * s.f_frsize, free_text);
     doctor_check(d, "/dev/shm", shm >= 64 << 20 ? GOOD : OPTIONAL, "by others",
                  "other programs' shared memory (NCCL, PyTorch) needs it, tarn's pools do not: mount -o "
-                 "remount,size=4G "
-                 "/dev/shm, or docker run --shm-size=4g",
+                 "remount,size=4G /dev/shm, or docker run --shm-size=4g",
                  "%s, %s free", text, free_text);
 }
 
@@ -139,8 +137,7 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
         : r->why.code ? r->why.text
         : tarn_setting(NULL, "TARN_RDMA_DEVICES")
             ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
-            : "it has no GID (give its interface an address), or /dev/infiniband is "
-              "closed to this process",
+            : "it has no GID (give its interface an address), or /dev/infiniband is closed to this process",
         "%s%s", found, p->active && !p->used ? ", not used" : "");
 }
 
@@ -273,12 +270,12 @@ static int run(struct cli *c, const void *config)
         .c = c,
         .table = {.align = "llll"},
         .checks = json_array(),
-        .deadline_ns = tarn_deadline((uint32_t)c->common->timeout_ms),
     };
     int rc = cli_want_args(c, 0, 1, "tcpx");
 
     if (rc == 0 && c->nargs && strcmp(c->args[0], "tcpx") != 0)
-        rc = tarn_fail(TARN_E_INVALID, "\"%s\": doctor knows tcpx, and without a word looks at all but it",
+        rc = tarn_fail(TARN_E_INVALID,
+                       "\"%s\": the only argument is tcpx; without it, doctor checks everything else",
                        c->args[0]);
     if (rc == 0)
         rc = tarn_tcpx_settings_export(o->tcpx_plugin, NULL);
@@ -316,20 +313,14 @@ static const struct tarn_program program = {
     .brief = "check what this machine and its Redis offer, and say what to do",
     .description =
         "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports and Redis. Then it does what a "
-        "client does: "
-        "says HELLO to each node, and puts, gets and removes an object of 64 KiB in each pool by each "
-        "transport. Its "
-        "keys begin with tarn-doctor/; what cannot be removed is gone after a minute. Pools that are nearly "
-        "full and "
-        "nodes that are draining are left out. The exit status is 6 when something that is needed is "
-        "missing, not "
-        "when something optional is.\n\n"
+        "client does: says HELLO to each node, and puts, gets and removes an object of 64 KiB in each pool "
+        "by each transport. Its keys begin with tarn-doctor/; what cannot be removed is gone after a minute. "
+        "Pools that are nearly full and nodes that are draining are left out. The exit status is 6 when "
+        "something that is needed is missing, not when something optional is.\n\n"
         "With the word tcpx it looks at what the tcpx transport needs: the network plugin, its environment, "
         "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in two processes of its "
-        "own, which "
-        "connect with each other by a device and register memory; each step has --timeout-ms, and the times "
-        "are "
-        "shown.",
+        "own, which connect with each other by a device and register memory; each step has --timeout-ms, and "
+        "the times are shown.",
     CLI_OPTIONS(options),
 };
 

@@ -19,7 +19,6 @@
 #include "client/retire.h"
 #include "metadata/redis.h" /* INFO replies have the form of Redis's */
 
-#define NODE_TIMEOUT_MS 2000
 #define PROBE_BYTES (64u << 10) /* several packets on any network */
 #define PROBE_TTL_MS 60000
 
@@ -29,8 +28,8 @@ static const char *remedy_of(int code)
 {
     switch (code) {
     case TARN_E_AUTH:
-        return "show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has "
-               "made one";
+        return "show the secret that tarnd was started with: TARN_SECRET=..., or --secret; omit it "
+               "if the node generated its own";
     case TARN_E_VERSION:
     case TARN_E_PROTOCOL:
         return "install the same version of tarn on both hosts: `tarn --version` here, `tarnd --version` "
@@ -44,9 +43,9 @@ static const char *remedy_of(int code)
 }
 
 /* Sends HELLO and INFO on a connection of its own. */
-static int ask_info(struct tarn_peer_node *r, redisReply **reply_p)
+static int ask_info(const struct cli *c, struct tarn_peer_node *r, redisReply **reply_p)
 {
-    struct tarn_steps steps = {.deadline_ns = tarn_deadline(NODE_TIMEOUT_MS), .patience_ns = UINT64_MAX};
+    struct tarn_steps steps = {.deadline_ns = tarn_deadline(cli_timeout(c, 0)), .patience_ns = UINT64_MAX};
     struct tarn_control_conn *call;
     int rc = tarn_control_conn_connect(r, &steps, NULL, &call);
 
@@ -86,9 +85,7 @@ static void check_version(struct doctor *d, const char *title, const struct tarn
     else if (tarn_info_value(info, "\nversion:", version, sizeof version) &&
              strcmp(version, tarn_version()) != 0)
         doctor_check(d, title, OPTIONAL, "answers", "update the older of the two",
-                     "answers at %s, has version %s, "
-                     "this is %s",
-                     n->control, version, tarn_version());
+                     "answers at %s, has version %s, this is %s", n->control, version, tarn_version());
     else
         doctor_check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
                      CLI_S(n->npools));
@@ -111,7 +108,7 @@ static int check_node(void *arg, const struct tarn_node_info *n)
 
     nodes->n++;
     snprintf(title, sizeof title, "node %s", n->id);
-    int rc = r ? ask_info(r, &info) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    int rc = r ? ask_info(d->c, r, &info) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
     if (rc != 0) {
         doctor_check(d, title, MISSING, "answers", remedy_of(rc), "%s", tarn_last_error());
         return 0;
@@ -251,7 +248,7 @@ static int ask_why_not(struct probe *p, const struct target *t, char why[32])
 {
     struct tarn_peer_node *r = tarn_peer_node_of(p->c.client, t->node, t->epoch);
     redisReply *info;
-    int rc = r ? ask_info(r, &info) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    int rc = r ? ask_info(&p->c, r, &info) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 
     if (rc != 0)
         return rc;

@@ -130,6 +130,7 @@ bool doctor_redis(struct doctor *d)
     struct tarn_directory *dir = NULL;
     struct asking asking = {.d = d};
     struct tarn_pipeline p = {.n = 2, .append = append_question, .reply = take_answer, .arg = &asking};
+    uint64_t deadline_ns = tarn_deadline(cli_timeout(d->c, 0));
     char program[300];
     bool found = find_program("redis-server", program);
     size_t missing = d->missing;
@@ -137,11 +138,11 @@ bool doctor_redis(struct doctor *d)
     doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
                  "install it (apt-get install redis-server), or give tarnd --redis", "%s",
                  found ? program : "not in PATH");
-    tarn_reason_keep(&why, tarn_directory_open(uri, d->c->common->ns, NULL, d->deadline_ns, NULL, &dir));
+    tarn_reason_keep(&why, tarn_directory_open(uri, d->c->common->ns, NULL, deadline_ns, NULL, &dir));
     if (why.code != 0) {
         doctor_check(
             d, "Redis", MISSING, "the directory",
-            is_closed(uri, d->deadline_ns)
+            is_closed(uri, deadline_ns)
                 ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
                   "then give --redis, or set TARN_REDIS"
                 : "do what the sentence says",
@@ -149,7 +150,7 @@ bool doctor_redis(struct doctor *d)
         return false;
     }
     doctor_check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));
-    if (tarn_redis_run(dir, d->deadline_ns, &p) != 0)
+    if (tarn_redis_run(dir, deadline_ns, &p) != 0)
         doctor_check(d, "Redis version", MISSING, "5.0", "see the sentence", "%s", tarn_last_error());
     tarn_directory_close(dir);
     return d->missing == missing;

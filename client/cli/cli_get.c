@@ -38,10 +38,8 @@ static const struct tarn_option options[] = {
              "--format says raw. A file is replaced, a device or pipe is written to."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
              "npy, safetensors or raw. Without it the output's ending decides; a file without one, or with "
-             ".raw, and a "
-             "pipe are raw. Several keys fit into one safetensors file; with --format raw, or to standard "
-             "output, they "
-             "come one behind another."),
+             ".raw, and a pipe are raw. Several keys fit into one safetensors file; with --format raw, or to "
+             "standard output, they come one behind another."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT",
              "Put before each KEY, and removed from names in files. Without any KEY it means all "
              "keys that begin so."),
@@ -231,20 +229,19 @@ static int check_tensors(const struct get *g, const struct image *im, size_t at,
         const struct cli_key *w = &g->keys.all[im->first + at + i];
         if (items[i].status == TARN_E_SIZE ||
             (items[i].status == 0 && !same_tensor(&items[i].tensor, &w->tensor)))
-            return tarn_fail(TARN_E_SIZE, "%s: was replaced again and again while it was read", w->text);
+            return tarn_fail(TARN_E_SIZE, "%s: was replaced while it was read: try again", w->text);
     }
     return 0;
 }
 
-static int report_items(struct get *g, const struct image *im, size_t at, const struct tarn_item *items,
-                        size_t n, int batch_rc)
+static int report_items(struct get *g, const struct tarn_item *items, size_t n, int batch_rc)
 {
     struct tarn_reason batch;
 
     tarn_reason_keep(&batch, batch_rc);
     for (size_t i = 0; i < n; i++) {
         if (items[i].status != 0)
-            cli_item_error(g->c, items[i].status, g->keys.all[im->first + at + i].text, &batch, "");
+            cli_item_error(g->c, items[i].status, &items[i].key, &batch, "");
     }
     return batch_rc;
 }
@@ -279,7 +276,7 @@ static int get_batch(struct get *g, const struct image *im, size_t at, size_t en
     if (rc == 0 && !parts)
         cli_progress_add(&g->progress, bytes);
     if (rc != 0 && rc != TARN_E_SIZE)
-        return report_items(g, im, at, items, end - at, rc);
+        return report_items(g, items, end - at, rc);
     return check_tensors(g, im, at, items, end - at);
 }
 
@@ -506,9 +503,9 @@ static int print_result(const struct get *g, double seconds)
             cli_json_tensor(o, &g->keys.all[i].tensor);
             json_array_append_new(tensors, o);
         }
-        return cli_print_json(json_pack("{s:o, s:s, s:I, s:f}", "tensors", tensors, "output",
-                                        g->config->output, "bytes", (json_int_t)g->progress.done, "seconds",
-                                        seconds),
+        return cli_print_json(json_pack("{s:o, s:o, s:I, s:f}", "tensors", tensors, "output",
+                                        cli_json_text(g->config->output), "bytes",
+                                        (json_int_t)g->progress.done, "seconds", seconds),
                               false);
     }
     tarn_size_format(g->progress.done, size);
@@ -538,8 +535,7 @@ static int check_count(const struct get *g)
         return 0;
     return tarn_fail(TARN_E_INVALID,
                      "%s: is one file, here are %zu keys: write .safetensors or to a directory; --format raw "
-                     "puts them one "
-                     "behind another",
+                     "puts them one behind another",
                      g->config->output, g->keys.n);
 }
 
@@ -570,7 +566,7 @@ static int run(struct cli *c, const void *config)
 
 static const struct tarn_program program = {
     .name = "tarn get",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "read tensors into files",
     .description =
         "Reads tensors into .npy, .safetensors or raw files, or to standard output. A file appears under its "

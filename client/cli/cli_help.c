@@ -42,7 +42,7 @@ static const struct tarn_program tarn = {
     .brief = "put tensors into the pools of tarn nodes, get and inspect them",
     .description =
         "The bytes move between this process and the nodes' pools directly, by the cheapest transport that "
-        "reaches them; `tarn info` says which. Where a tensor is, the directory in Redis knows.\n"
+        "reaches them; `tarn info` says which. The directory in Redis says where each tensor is.\n"
         "\n"
         "Keys are any bytes. As text, here and in Redis, white space, control and non-ASCII bytes and % are "
         "written %XX.\n"

@@ -14,13 +14,13 @@ struct info {
     struct cli_table nodes, pools, transports, ports;
     json_t *json_nodes, *json_transports, *json_ports;
     size_t nnodes, npools;
-    uint64_t bytes, free_bytes, objects;
+    uint64_t bytes, used, free_bytes, objects;
 };
 
 static json_t *pool_json(const struct tarn_pool_info *p)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:s?}", "name", p->name, "kind", p->kind, "bytes",
-                     (json_int_t)p->bytes, "free_bytes", (json_int_t)p->free_bytes, "objects",
+    return json_pack("{s:s, s:o, s:I, s:I, s:I, s:s?}", "name", p->name, "kind", cli_json_text(p->kind),
+                     "bytes", (json_int_t)p->bytes, "free_bytes", (json_int_t)p->free_bytes, "objects",
                      (json_int_t)p->objects, "transport", p->transport);
 }
 
@@ -30,10 +30,11 @@ static json_t *node_json(const struct tarn_node_info *n)
 
     for (uint32_t i = 0; i < n->npools; i++)
         json_array_append_new(pools, pool_json(&n->pools[i]));
-    return json_pack("{s:s, s:s?, s:s?, s:s?, s:s?, s:s?, s:o, s:I, s:b, s:o}", "id", n->id, "host", n->host,
-                     "control", n->control, "unix_path", n->unix_path, "version", n->version, "state",
-                     n->state, "epoch", cli_json_hex(n->epoch), "started_ms", (json_int_t)n->started_ms,
-                     "same_host", n->same_host, "pools", pools);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:o}", "id", n->id, "host",
+                     cli_json_text(n->host), "control", cli_json_text(n->control), "unix_path",
+                     cli_json_text(n->unix_path), "version", cli_json_text(n->version), "state",
+                     cli_json_text(n->state), "epoch", cli_json_hex(n->epoch), "started_ms",
+                     (json_int_t)n->started_ms, "same_host", n->same_host, "pools", pools);
 }
 
 static void add_pool(struct info *f, const struct tarn_node_info *n, const struct tarn_pool_info *p)
@@ -51,6 +52,7 @@ static void add_pool(struct info *f, const struct tarn_node_info *n, const struc
                 p->transport ? p->transport : "not reachable");
     f->npools++;
     f->bytes += p->bytes;
+    f->used += used;
     f->free_bytes += p->free_bytes;
     f->objects += p->objects;
 }
@@ -81,8 +83,8 @@ static int add_transport(void *arg, const char *name, const char *why)
     cli_cell(&f->transports, "%s", name);
     cli_cell_in(&f->transports, why ? CLI_YELLOW : CLI_GREEN, "%s", why ? "no" : "usable");
     cli_cell(&f->transports, "%s", why ? why : "");
-    json_array_append_new(f->json_transports,
-                          json_pack("{s:s, s:b, s:s?}", "name", name, "usable", !why, "why", why));
+    json_array_append_new(f->json_transports, json_pack("{s:s, s:b, s:o}", "name", name, "usable", !why,
+                                                        "why", cli_json_text(why)));
     return 0;
 }
 
@@ -132,7 +134,7 @@ static int print_text(struct info *f, const struct cli *c, bool listed)
         print_none(c, &out);
     cli_table_print(&f->pools, coloured, &out);
     if (f->npools) {
-        tarn_size_format(f->bytes - f->free_bytes, used);
+        tarn_size_format(f->used, used);
         tarn_size_format(f->bytes, size);
         tarn_buf_printf(&out, "%zu node%s, %zu pool%s, %s of %s used, %llu object%s\n", f->nnodes,
                         CLI_S(f->nnodes), f->npools, CLI_S(f->npools), used, size,
@@ -156,10 +158,11 @@ static int print_json(struct info *f, const struct cli *c)
     cli_table_print(&f->transports, false, &unused);
     cli_table_print(&f->ports, false, &unused);
     tarn_buf_free(&unused);
-    return cli_print_json(json_pack("{s:s, s:O, s:O, s:O, s:I, s:I, s:I}", "namespace", c->common->ns,
-                                    "nodes", f->json_nodes, "transports", f->json_transports, "rdma_ports",
-                                    f->json_ports, "bytes", (json_int_t)f->bytes, "free_bytes",
-                                    (json_int_t)f->free_bytes, "objects", (json_int_t)f->objects),
+    return cli_print_json(json_pack("{s:o, s:O, s:O, s:O, s:I, s:I, s:I}", "namespace",
+                                    cli_json_text(c->common->ns), "nodes", f->json_nodes, "transports",
+                                    f->json_transports, "rdma_ports", f->json_ports, "bytes",
+                                    (json_int_t)f->bytes, "free_bytes", (json_int_t)f->free_bytes, "objects",
+                                    (json_int_t)f->objects),
                           false);
 }
 

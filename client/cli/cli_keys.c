@@ -160,7 +160,7 @@ static int run_batch(struct cli *c, const struct keys_config *o, keys_fn fn, str
     for (size_t i = 0; i < n; i++) {
         e[i].status = statuses[i];
         if (statuses[i] != 0)
-            cli_item_error(c, statuses[i], e[i].text, &batch, "");
+            cli_item_error(c, statuses[i], &keys[i], &batch, "");
     }
     return batch.code;
 }
@@ -221,7 +221,7 @@ static int run_rm(struct cli *c, const void *config)
 
 static const struct tarn_program rm_program = {
     .name = "tarn rm",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "remove tensors, all their copies",
     .description = "Readers that hold a view of a tensor keep it until they release it.",
     .examples = "tarn rm kv/1 kv/2\n"
@@ -247,7 +247,7 @@ static int run_pin(struct cli *c, const void *config)
 
 static const struct tarn_program pin_program = {
     .name = "tarn pin",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "keep tensors from eviction",
     .description =
         "What is pinned stays until it is unpinned, removed or replaced, or its ttl has passed. The "
@@ -273,7 +273,7 @@ static int run_unpin(struct cli *c, const void *config)
 
 static const struct tarn_program unpin_program = {
     .name = "tarn unpin",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "let tensors be evicted again",
     .description = "Ends all pins of a tensor, also one that `tarn put --pin` made.",
     .examples = "tarn unpin --glob 'model/*'\n",
@@ -285,32 +285,30 @@ const struct cli_command cli_unpin = {&unpin_program, sizeof(struct keys_config)
 /* --- touch -------------------------------------------------------------------------------------- */
 
 /* The library ignores unknown keys. The command reports them. */
-static int touch_keys(struct cli *c, const struct keys_config *o, const struct tarn_key *keys, size_t n,
-                      int32_t *statuses)
+static int touch_key(struct cli *c, const struct keys_config *o, const struct tarn_key *keys, size_t n,
+                     int32_t *statuses)
 {
     struct tarn_lookup_options look = {.size = sizeof look, .timeout_ms = cli_timeout(c, 0)};
     struct tarn_hits *hits = NULL;
-    int missing = 0, rc = tarn_lookup(c->client, keys, n, &look, &hits);
+    int rc = tarn_lookup(c->client, keys, 1, &look, &hits);
 
-    (void)o;
-    if (rc == 0)
-        rc = tarn_touch(c->client, keys, n);
-    for (size_t i = 0; i < n; i++) {
-        statuses[i] = rc ? rc : tarn_hits_state(hits, i) == TARN_STATE_HIT ? 0 : TARN_E_NOT_FOUND;
-        missing = statuses[i] ? statuses[i] : missing;
-    }
+    (void)o, (void)n;
+    if (rc == 0 && tarn_hits_state(hits, 0) == TARN_STATE_NODE_DOWN)
+        rc = tarn_fail(TARN_E_NODE_DOWN, "no node that holds it answers: see `tarn info`");
+    else if (rc == 0 && tarn_hits_state(hits, 0) != TARN_STATE_HIT)
+        rc = tarn_fail(TARN_E_NOT_FOUND, "no such key");
     tarn_hits_free(hits);
-    return rc || !missing ? rc : tarn_fail(missing, "%s", tarn_strerror(missing));
+    return statuses[0] = rc ? rc : tarn_touch(c->client, keys, 1);
 }
 
 static int run_touch(struct cli *c, const void *config)
 {
-    return run(c, config, touch_keys, BATCH, "touched");
+    return run(c, config, touch_key, 1, "touched");
 }
 
 static const struct tarn_program touch_program = {
     .name = "tarn touch",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "mark tensors as used now, so that others are evicted first",
     .description = "A get does the same.",
     .examples = "tarn touch kv/1 kv/2\n",
@@ -346,10 +344,13 @@ static int add_ttl(void *arg, const struct tarn_object *o)
 static int run_ttl(struct cli *c, const void *config)
 {
     struct cli_table table = {.align = "lr"};
-    struct ttl_sink sink = {.table = &table, .json = json_array()};
+    struct ttl_sink sink = {.table = &table};
     struct cli_keys k = {0};
-    int rc = take_keys(c, config, &k);
+    int rc = take_keys(c, config, &k), printed = 0;
 
+    if (rc != 0)
+        goto free_keys;
+    sink.json = json_array();
     cli_row(&table, "KEY", "LEFT", NULL);
     for (size_t i = 0; rc == 0 && i < k.n; i++) {
         int one = tarn_stat(c->client, &k.all[i].key, cli_timeout(c, 0), add_ttl, &sink);
@@ -358,21 +359,21 @@ static int run_ttl(struct cli *c, const void *config)
         if (one == TARN_E_NOT_FOUND)
             cli_error(c, one, "%s: no such key%s", text,
                       number ? ": a ttl is set when a tensor is put, `tarn put --ttl-ms MS --replace`" : "");
-        else
-            rc = one;
+        else if (one != 0)
+            rc = cli_error(c, one, "%s", tarn_last_error());
     }
-    int printed = cli_print_either(c, &table, json_pack("{s:o}", "keys", sink.json));
+    printed = cli_print_either(c, &table, json_pack("{s:o}", "keys", sink.json));
+free_keys:
     cli_keys_free(&k);
     return rc ? rc : printed;
 }
 
 static const struct tarn_program ttl_program = {
     .name = "tarn ttl",
-    .arguments = "KEY...",
+    .arguments = "[KEY...]",
     .brief = "show how much longer tensors live",
-    .description = "Shows it, and cannot change it: the time to live is set by `tarn put --ttl-ms`, and "
-                   "counts from the put "
-                   "on. To have another one, put the tensor again with --replace.",
+    .description = "The time to live is set by `tarn put --ttl-ms` and starts at the put. To change it, put "
+                   "the tensor again with --replace.",
     .examples = "tarn ttl stream\n",
     CLI_OPTIONS(options),
 };

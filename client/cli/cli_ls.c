@@ -206,8 +206,7 @@ static const struct tarn_program ls_program = {
     .description =
         "Lists all keys, or those whose text matches the glob (* ? [a-z], \\ before one of them means the "
         "character itself). PIN: yes, the time after which it ends, - when there is none, ? when no node "
-        "could be "
-        "asked.",
+        "could be asked.",
     .examples = "tarn ls\n"
                 "tarn ls 'model/*.weight' -l\n",
     CLI_OPTIONS(ls_options),
@@ -294,12 +293,16 @@ static int run_stat(struct cli *c, const void *config)
 
     if (rc == 0)
         rc = cli_connect(c);
+    if (rc != 0) {
+        json_decref(sink.json);
+        return rc;
+    }
     for (int i = 0; rc == 0 && i < c->nargs; i++) {
         int one = cli_key_parse(c->args[i], bytes, &key);
         if (one != 0)
             cli_error(c, one, "%s", tarn_last_error());
         else if ((one = tarn_stat(c->client, &key, cli_timeout(c, 0), add_object, &sink)) != 0)
-            cli_item_error(c, tarn_reason_keep(&why, one), c->args[i], &why, "");
+            cli_item_error(c, tarn_reason_keep(&why, one), &key, &why, "");
         if (one != 0 && one != TARN_E_NOT_FOUND)
             rc = one;
     }

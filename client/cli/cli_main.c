@@ -55,7 +55,7 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
     }
     int rc = tarn_options_parse(p, argc, argv, config, &parsed);
     if (rc != 0) {
-        cli_error(&c, rc, "%s", tarn_last_error());
+        cli_error(&c, TARN_E_INVALID, "%s", tarn_last_error());
         status = cli_exit_status(TARN_E_INVALID);
         goto free_config;
     }
@@ -94,16 +94,23 @@ static int unknown(int argc, char **argv)
     return cli_exit_status(TARN_E_INVALID);
 }
 
-/* Prints the text and returns the exit status. */
-static int finish(struct tarn_buf *text)
+static int too_many(const char *argument)
+{
+    return tarn_fail(TARN_E_INVALID, "too many arguments (\"%s\"): see `tarn help`", argument);
+}
+
+/* Prints the text, or the last error if rc is not 0. Returns the exit status. */
+static int finish(int rc, struct tarn_buf *text)
 {
     struct cli c = {.name = "tarn"};
-    int rc = cli_print(text);
 
+    if (rc == 0)
+        rc = cli_print(text);
     if (rc == 0 && fflush(stdout) != 0)
         rc = tarn_fail(TARN_E_SYSTEM, "standard output: %m");
     if (rc != 0)
         cli_error(&c, rc, "%s", tarn_last_error());
+    tarn_buf_free(text);
     return cli_exit_status(rc);
 }
 
@@ -119,32 +126,28 @@ static int help(int argc, char **argv)
         tarn_options_help(command->program, &text);
     else
         cli_overview(&text);
-    return finish(&text);
+    return finish(argc > 2 ? too_many(argv[2]) : 0, &text);
 }
 
-static void version(struct tarn_buf *text)
+/* The texts that are made from the tables of options. False: argv[0] names none. */
+static bool document(int argc, char **argv, int *status)
 {
-    tarn_buf_printf(text, "tarn %s\n", tarn_version());
-}
-
-static int document(void (*make)(struct tarn_buf *))
-{
+    const char *name = argv[0];
     struct tarn_buf text = {0};
+    int rc = argc > 1 ? too_many(argv[1]) : 0;
 
-    make(&text);
-    return finish(&text);
-}
-
-static int completion(const char *shell)
-{
-    struct cli c = {.name = "tarn"};
-    struct tarn_buf text = {0};
-    int rc = cli_completion(shell, &text);
-
-    if (rc == 0)
-        return finish(&text);
-    cli_error(&c, rc, "%s", tarn_last_error());
-    return cli_exit_status(rc);
+    if (strcmp(name, "--completion") == 0)
+        rc = argc > 2 ? too_many(argv[2]) : cli_completion(argc > 1 ? argv[1] : "", &text);
+    else if (strcmp(name, "--man") == 0)
+        cli_man(&text);
+    else if (strcmp(name, "--markdown") == 0)
+        cli_markdown(&text);
+    else if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0)
+        tarn_buf_printf(&text, "tarn %s\n", tarn_version());
+    else
+        return false;
+    *status = finish(rc, &text);
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -162,14 +165,9 @@ int main(int argc, char **argv)
     }
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help(argc - 1, argv + 1);
-    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0)
-        return document(version);
-    if (strcmp(name, "--man") == 0)
-        return document(cli_man);
-    if (strcmp(name, "--markdown") == 0)
-        return document(cli_markdown);
-    if (strcmp(name, "--completion") == 0)
-        return completion(argc > 2 ? argv[2] : "");
+    int status;
+    if (document(argc - 1, argv + 1, &status))
+        return status;
     const struct cli_command *command = cli_find(name);
     return command ? run_command(command, argc - 1, argv + 1) : unknown(argc - 1, argv + 1);
 }

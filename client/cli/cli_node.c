@@ -107,8 +107,8 @@ static void ping_node(struct cli *c, const struct node *n, struct cli_table *tab
     double ms = (double)(tarn_now_ns() - begun) / 1e6;
     tarn_command_free(&ping);
     cli_row(table, n->id, n->address, NULL);
-    json_t *o =
-        json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
+    json_t *o = json_pack("{s:s, s:o, s:s}", "node", n->id, "address", cli_json_text(n->address), "status",
+                          cli_status_name(rc));
     if (rc == 0) {
         freeReplyObject(reply);
         cli_cell(table, "%.2f ms", ms);
@@ -160,9 +160,9 @@ static const struct tarn_program ping_program = {
     .name = "tarn ping",
     .arguments = "[NODE...]",
     .brief = "see whether nodes answer, and how fast",
-    .description = "Asks these nodes, or all of the namespace: TIME is that of one question, with connecting "
-                   "and showing "
-                   "the secret when there is no connection yet.",
+    .description =
+        "Asks these nodes, or all of the namespace. TIME is one round trip. It includes connecting "
+        "and authenticating if no connection is open.",
     .examples = "tarn ping\n"
                 "tarn ping node0 --timeout-ms 500\n",
     CLI_OPTIONS(common_options),
@@ -185,8 +185,7 @@ static const struct tarn_option admin_options[] = {
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
      .help = "The node's --admin-secret. The node's user and root need none on its host. Better given in the "
-             "environment, "
-             "where other users of the machine do not see it."},
+             "environment, where other users of the machine do not see it."},
 };
 
 /* An administrator's secret is valid wherever --secret is. */
@@ -271,8 +270,8 @@ static int run_drain(struct cli *c, const void *config)
     for (int i = 0; rc == 0 && i < c->nargs; i++) {
         int one = drain_node(c, &nodes, c->args[i]);
         draining += one == 0;
-        json_array_append_new(json,
-                              json_pack("{s:s, s:s}", "node", c->args[i], "status", cli_status_name(one)));
+        json_array_append_new(
+            json, json_pack("{s:o, s:s}", "node", cli_json_text(c->args[i]), "status", cli_status_name(one)));
     }
     if (rc == 0 && c->common->json)
         rc = cli_print_json(json_pack("{s:O, s:i}", "nodes", json, "draining", draining), false);
@@ -286,7 +285,7 @@ static int run_drain(struct cli *c, const void *config)
 static const struct tarn_program drain_program = {
     .name = "tarn drain",
     .arguments = "NODE...",
-    .brief = "end nodes in order; what they hold is gone",
+    .brief = "shut nodes down cleanly; their objects are lost",
     .description =
         "A node takes no more puts then, waits for those in flight (its --drain-timeout-ms), takes its "
         "objects out of the directory and exits with 0, as after SIGTERM.",
@@ -310,7 +309,7 @@ static int print_settings(const struct cli *c, const redisReply *reply, const ch
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         const char *name = reply->element[i]->str, *value = reply->element[i + 1]->str;
         cli_row(&table, name ? name : "?", value ? value : "", NULL);
-        json_object_set_new(json, name ? name : "?", json_string(value ? value : ""));
+        json_object_set_new(json, name ? name : "?", cli_json_text(value ? value : ""));
     }
     return cli_print_either(c, &table, json_pack("{s:s, s:o}", "node", c->args[0], "settings", json));
 }
@@ -334,7 +333,8 @@ static int config_node(struct cli *c, const struct node *n)
     if (!value)
         rc = print_settings(c, reply, glob);
     else if (c->common->json)
-        rc = cli_print_json(json_pack("{s:s, s:{s:s}}", "node", n->id, "settings", name, value + 1), false);
+        rc = cli_print_json(
+            json_pack("{s:s, s:{s:o}}", "node", n->id, "settings", name, cli_json_text(value + 1)), false);
     else if (!c->common->quiet)
         printf("%s: %s\n", n->id, glob);
     freeReplyObject(reply);

@@ -44,7 +44,7 @@ static const struct tarn_option options[] = {
     CLI_FLAG("replace", 0, AT(replace),
              "Take the place of what is stored under the key; without it that is an error."),
     CLI_FLAG("pin", 0, AT(pin), "Never evict it."),
-    CLI_INT("ttl-ms", 0, AT(ttl_ms), "0", 0, UINT32_MAX, "MS", "Let it vanish after this time; 0: never."),
+    CLI_INT("ttl-ms", 0, AT(ttl_ms), "0", 0, UINT32_MAX, "MS", "Delete it after this time; 0: never."),
     CLI_INT("replicas", 0, AT(replicas), "1", 1, TARN_REPLICAS_MAX, "N", "Copies, each on its own node."),
     CLI_TEXT("place", 0, AT(place), "PLACE",
              "Where: local (nodes on this host), NODE or NODE/POOL. Without it the key decides."),
@@ -281,7 +281,7 @@ static int take_statuses(struct put *p, size_t first, const struct tarn_item *it
             continue;
         }
         failed++;
-        cli_item_error(p->c, k->status, k->text, &batch, remedy(k->status));
+        cli_item_error(p->c, k->status, &k->key, &batch, remedy(k->status));
     }
     return failed > 0 ? batch_rc : 0;
 }
@@ -351,7 +351,7 @@ static int print_json(const struct put *p)
         const struct job *job = &p->jobs[i];
         json_t *o = json_object();
         json_object_set_new(o, "key", json_string(p->keys.all[i].text));
-        json_object_set_new(o, "file", json_string(job->path));
+        json_object_set_new(o, "file", cli_json_text(job->path));
         json_object_set_new(o, "status", json_string(cli_status_name(p->keys.all[i].status)));
         cli_json_tensor(o, &job->entry->tensor);
         json_array_append_new(tensors, o);

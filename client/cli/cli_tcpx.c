@@ -103,7 +103,7 @@ static void check_step(struct doctor *d, const struct cli_tcpx_try *t, enum cli_
         failure(t, &text);
         doctor_check(d, name, MISSING, needed, remedy, "%s", text.failed ? "?" : text.data);
     } else {
-        doctor_check(d, name, MISSING, needed, "see the row before it that is missing", "not come to");
+        doctor_check(d, name, MISSING, needed, "see the row before it that is missing", "not reached");
     }
     tarn_buf_free(&text);
 }
@@ -121,8 +121,7 @@ static const char *find_remedy(const struct cli_tcpx_try *t, const char *path)
     /* A library that is there: what it needs is missing. */
     if (t->rc == TARN_E_UNAVAILABLE && (path || tarn_tcpx_plugin_usual(usual) == 0))
         return "install the NVIDIA driver; in a container: mount the host's /var/lib/nvidia/lib64, and name "
-               "it "
-               "in LD_LIBRARY_PATH";
+               "it in LD_LIBRARY_PATH";
     return path ? "name a library that is there: TARN_TCPX_PLUGIN=/path/lib.so, or tarnd --tcpx-plugin"
                 : "install the plugin (" RUNBOOK "), or name it: TARN_TCPX_PLUGIN=/path/lib.so";
 }
@@ -194,12 +193,10 @@ static const char *connect_remedy(const struct cli_tcpx_try *t)
 
     if (!t->plugin.gpudirect)
         return late ? "its devices must reach themselves, and it must accept and connect in processes of one "
-                      "host: see "
-                      "its documentation, or give it more with --timeout-ms"
+                      "host: see its documentation, or give it more with --timeout-ms"
                     : "what it said is the cause: see its documentation";
     return late ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME "
-                  "above; "
-                  "a flow steering wait above --timeout-ms is late, too"
+                  "above; a flow steering wait above --timeout-ms is late, too"
                 : "start RxDM (" RUNBOOK ") with its sockets in the folder below";
 }
 
@@ -296,8 +293,7 @@ static void check_kernel(struct doctor *d)
 
     doctor_check(d, "kernel's device memory TCP", known ? GOOD : OPTIONAL, "by the plugin for TCPX",
                  "use a Google image for A3 High machines (" RUNBOOK
-                 "): Linux has the same under other numbers, since "
-                 "6.12, and the plugin does not know them",
+                 "): Linux has the same under other numbers, since 6.12, and the plugin does not know them",
                  "%s", known ? "there" : "socket option 97 is not known to this kernel");
     if (fd >= 0)
         close(fd);

@@ -22,8 +22,8 @@ struct cli_cell {
 };
 
 static const char *const colour_codes[] = {
-    [CLI_PLAIN] = "",       [CLI_BOLD] = "\033[1m",   [CLI_DIM] = "\033[2m",
-    [CLI_RED] = "\033[31m", [CLI_GREEN] = "\033[32m", [CLI_YELLOW] = "\033[33m",
+    [CLI_PLAIN] = "",         [CLI_BOLD] = "\033[1m",    [CLI_RED] = "\033[31m",
+    [CLI_GREEN] = "\033[32m", [CLI_YELLOW] = "\033[33m",
 };
 
 static void add_cell(struct cli_table *t, enum cli_colour colour, const char *fmt, va_list ap)

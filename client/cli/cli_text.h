@@ -7,7 +7,7 @@
 
 #include "client/cli/cli.h"
 
-enum cli_colour { CLI_PLAIN, CLI_BOLD, CLI_DIM, CLI_RED, CLI_GREEN, CLI_YELLOW };
+enum cli_colour { CLI_PLAIN, CLI_BOLD, CLI_RED, CLI_GREEN, CLI_YELLOW };
 
 /* A table with aligned columns. The first row is the heading. Cells are kept until it is printed. */
 struct cli_table {

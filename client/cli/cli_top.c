@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tarn top: live view of nodes and pools. Each frame is a text. It is shown with ncurses, or printed to
- * standard output if that is no terminal.
+ * standard output if that or standard input is no terminal.
  *
  * Threads: `listen` counts events and takes the lock only to add. The main thread takes the counts for
  * each frame and resets them. Gets are not counted, because nodes do not see them.
@@ -36,7 +36,7 @@ static const struct tarn_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_FLAG("once", 0, AT(once), "Print one frame and end."),
     CLI_INT("interval-ms", 'i', AT(interval_ms), "1000", 50, 3600000, "MS",
-            "Time between frames, and that rates are measured over."),
+            "Time between frames; rates are averages over it."),
 };
 
 struct counts {
@@ -60,7 +60,7 @@ struct top {
     struct cli_table table;
     json_t *json;
     size_t nnodes;
-    uint64_t bytes, free_bytes, objects;
+    uint64_t bytes, used, objects;
 };
 
 /* --- counting ----------------------------------------------------------------------------------- */
@@ -136,6 +136,7 @@ static void add_pool(struct top *t, const struct tarn_node_info *n, const struct
     char bar[40], used_text[16], size[16], rate[16];
 
     c = c ? c : &none;
+    t->used += used;
     cli_fill_bar(used, p->bytes, 8, bar);
     tarn_size_format(used, used_text);
     tarn_size_format(p->bytes, size);
@@ -149,9 +150,9 @@ static void add_pool(struct top *t, const struct tarn_node_info *n, const struct
     cli_cell(&t->table, "%.0f", (double)c->removed / t->seconds);
     cli_row(&t->table, p->transport ? p->transport : "-", n->state ? n->state : "?", NULL);
     json_array_append_new(t->json,
-                          json_pack("{s:s, s:s, s:s?, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s?}", "node",
-                                    n->id, "pool", p->name, "state", n->state, "bytes", (json_int_t)p->bytes,
-                                    "free_bytes", (json_int_t)p->free_bytes, "objects",
+                          json_pack("{s:s, s:s, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s?}", "node", n->id,
+                                    "pool", p->name, "state", cli_json_text(n->state), "bytes",
+                                    (json_int_t)p->bytes, "free_bytes", (json_int_t)p->free_bytes, "objects",
                                     (json_int_t)p->objects, "puts_per_s", (double)c->stored / t->seconds,
                                     "put_bytes_per_s", (double)c->stored_bytes / t->seconds,
                                     "evictions_per_s", (double)c->evicted / t->seconds, "removals_per_s",
@@ -165,7 +166,6 @@ static int add_node(void *arg, const struct tarn_node_info *n)
     for (uint32_t i = 0; i < n->npools; i++) {
         add_pool(t, n, &n->pools[i]);
         t->bytes += n->pools[i].bytes;
-        t->free_bytes += n->pools[i].free_bytes;
         t->objects += n->pools[i].objects;
     }
     t->nnodes++;
@@ -180,7 +180,7 @@ static void begin_frame(struct top *t)
             "VIA", "STATE", NULL);
     t->json = json_array();
     t->nnodes = 0;
-    t->bytes = t->free_bytes = t->objects = 0;
+    t->bytes = t->used = t->objects = 0;
 }
 
 /* The frame as text, or as a line of JSON with --json. A failure is both shown in the text and returned. */
@@ -194,7 +194,7 @@ static int make_frame(struct top *t, bool coloured, struct tarn_buf *out)
     int rc = tarn_nodes(t->c->client, cli_timeout(t->c, 0), add_node, t);
     if (localtime_r(&now, &tm))
         strftime(when, sizeof when, "%H:%M:%S", &tm);
-    tarn_size_format(t->bytes - t->free_bytes, used);
+    tarn_size_format(t->used, used);
     tarn_size_format(t->bytes, size);
     if (t->c->common->json) {
         struct tarn_buf unused = {0};
@@ -298,7 +298,7 @@ static int run(struct cli *c, const void *config)
         rc = tarn_fail(TARN_E_SYSTEM, "no thread for the events");
         goto destroy_lock;
     }
-    if (o->once || c->common->json || !isatty(STDOUT_FILENO))
+    if (o->once || c->common->json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
         rc = run_plain(t, o->interval_ms, o->once);
     else
         rc = run_screen(t, (int)o->interval_ms);
@@ -315,9 +315,10 @@ static const struct tarn_program program = {
     .name = "tarn top",
     .arguments = "",
     .brief = "show nodes, pools and rates, live",
-    .description = "Shows every pool with its fill and what is put, evicted and removed a second. q ends it. "
-                   "Frames are printed one below the other when standard output is no terminal, as lines of "
-                   "JSON with --json. Gets have no rate: they cost a node nothing, so it cannot count them.",
+    .description =
+        "Shows every pool with its fill and what is put, evicted and removed a second. q ends it. "
+        "Frames are printed one below the other when standard input or output is no terminal, as "
+        "lines of JSON with --json. Gets have no rate: they cost a node nothing, so it cannot count them.",
     CLI_OPTIONS(options),
 };
 

@@ -167,8 +167,8 @@ void tarn_file_close(struct tarn_file *f)
 #define OPEN_FILES "/proc/self/fd" /* where a file without a name can be linked from */
 
 /*
- * Reserves space now, so that a full disk is an error here, not a SIGBUS in the middle of a get. If the
- * file system does not support this, only sets the length.
+ * Reserves space now, so that a full disk is an error here, not a SIGBUS in the middle of a get. If the file
+ * system does not support this, posix_fallocate() writes a byte to each block.
  */
 static int take_room(struct tarn_file_out *o)
 {
@@ -177,8 +177,11 @@ static int take_room(struct tarn_file_out *o)
     if (o->bytes > INT64_MAX)
         return tarn_fail(TARN_E_INVALID, "%s: %llu bytes are more than a file can have", o->path,
                          (unsigned long long)o->bytes);
-    if (fallocate(o->fd, 0, 0, (off_t)o->bytes) != 0 &&
-        (errno != EOPNOTSUPP || ftruncate(o->fd, (off_t)o->bytes) != 0))
+    errno = fallocate(o->fd, 0, 0, (off_t)o->bytes) == 0 ? 0 : errno;
+    o->sync = errno == EOPNOTSUPP;
+    if (o->sync)
+        errno = posix_fallocate(o->fd, 0, (off_t)o->bytes);
+    if (errno != 0)
         return tarn_fail(TARN_E_SYSTEM, "%s: no room for %llu bytes: %m: write elsewhere, or make room",
                          o->path, (unsigned long long)o->bytes);
     void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
@@ -209,11 +212,15 @@ static int open_temporary(struct tarn_file_out *o, const char *directory)
 
 int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o)
 {
+    struct stat old;
+
+    /* stat() fails for a link that leads nowhere, or that the kernel does not follow for this user. */
+    if (stat(path, &old) != 0 && lstat(path, &old) == 0)
+        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m: name a file, or a link to one", path);
     /* Keep a symbolic link: replace its target, and keep the target's permissions. */
     char *real = realpath(path, NULL), *directory = NULL;
     struct tarn_file_out out = {.fd = -1, .bytes = bytes, .path = real ? real : strdup(path)};
     const char *slash = out.path ? strrchr(out.path, '/') : NULL;
-    struct stat old;
     int rc = 0;
 
     if (out.path)
@@ -252,6 +259,8 @@ static int give_name(struct tarn_file_out *o)
 {
     char link[sizeof OPEN_FILES + 16];
 
+    if (o->sync && fsync(o->fd) != 0)
+        return tarn_fail(TARN_E_SYSTEM, "%s: cannot write: %m", o->path);
     snprintf(link, sizeof link, OPEN_FILES "/%d", o->fd);
     if (!o->named && linkat(AT_FDCWD, link, AT_FDCWD, o->temporary, AT_SYMLINK_FOLLOW) != 0)
         return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);

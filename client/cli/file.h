@@ -85,6 +85,7 @@ int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct ta
 struct tarn_file_out {
     int fd;
     bool named; /* the file has its temporary name */
+    bool sync;  /* space is not reserved for certain: errors may come late */
     char *path, *temporary;
     unsigned char *map; /* NULL when bytes is 0 */
     uint64_t bytes;

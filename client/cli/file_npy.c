@@ -239,7 +239,7 @@ static int parse_descr(const struct header *h, int told)
         return opaque_dtype((unsigned)bytes, told);
     int dtype = known_dtype(d[1], (unsigned)bytes);
     if (dtype >= 0 && told >= 0 && told != dtype)
-        return tarn_fail(TARN_E_INVALID, "npy: the file has %s elements: leave --dtype %s away",
+        return tarn_fail(TARN_E_INVALID, "npy: the file has %s elements: omit --dtype %s",
                          tarn_dtype_name((uint32_t)dtype), tarn_dtype_name((uint32_t)told));
     return dtype;
 }

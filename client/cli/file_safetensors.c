@@ -389,8 +389,7 @@ static int take_metadata(struct tarn_file_entry *entries, size_t n, struct tarn_
         if (*metadata_p || e->tensor.dtype != TARN_U8 || e->tensor.ndim != 1 || e->tensor.bytes > HEADER_MAX)
             return tarn_fail(TARN_E_INVALID,
                              "safetensors: the name \"" METADATA
-                             "\" is there %s: it is reserved for the text of the "
-                             "metadata, leave it out",
+                             "\" is there %s: it is reserved for the text of the metadata, leave it out",
                              *metadata_p ? "twice" : "for something else");
         *metadata_p = e;
     }

@@ -41,6 +41,14 @@ for c in help --version --man; do
 done
 expect 2 help gte
 says err "did you mean \`tarn get\`?"
+expect 2 help get extra
+says err 'too many arguments ("extra")'
+expect 2 --version extra
+silent out
+expect 2 stat --json
+silent out
+expect 2 ttl --json
+silent out
 expect 2 put --replcae x
 says err "did you mean --replace?"
 expect 2 ls --timeout-ms soon
@@ -175,6 +183,10 @@ expect 0 get big -o place/link
 same big place/file
 [ -L place/link ] || fail "get replaces a link"
 [ "$(stat -c %a place/file)" = 600 ] || fail "get changes permissions"
+ln -s nowhere place/dangling
+expect 2 get big -o place/dangling
+says err "place/dangling: cannot create: No such file or directory: name a file, or a link to one"
+[ -L place/dangling ] || fail "get replaces a link that leads nowhere"
 mkfifo place/pipe
 timeout 20 cat place/pipe >piped &
 reader=$!
@@ -221,6 +233,8 @@ tarn get 'a%20b' empty 'a%20b' >both || fail "get of several keys"
 long=$(printf '%01024d' 0)
 expect 0 put raw/u8 --key "$long" -q
 expect 0 stat "$long"
+expect 1 rm "${long%0}"
+says err "tarn rm: remove key '0000000000000000000000000000..': no such key"
 expect 2 put raw/u8 --key "${long}0"
 says err "1024"
 expect 2 put raw/u8 --key ''
@@ -282,6 +296,14 @@ tail -c +5 raw/u8 >rest.want
 same rest rest.want
 expect 0 get rest -o rest -jq
 says out '"output"'
+# JSON has %XX for bytes that are not UTF-8.
+odd=$(printf 'x\377')
+expect 0 get rest -o "$odd.npy" --json
+says out '"output": "x%FF.npy"'
+expect 0 put "$odd.npy" --key odd --json
+says out '"file": "x%FF.npy"'
+expect 2 put "$odd.none" --json
+says err '"message":"x%FF.none: '
 
 expect 0 put raw/u8 --key u --transports tcp
 expect 0 get u -o u-back --transports tcp
@@ -347,7 +369,7 @@ says err "120"
 expect 2 put npy/f32.npy --shape 2
 says err "--shape is for raw files"
 expect 2 put npy/f32.npy --dtype i32 --key x
-says err "leave --dtype"
+says err "omit --dtype i32"
 expect 2 get npy/f32 -o x --format nyp
 says err "did you mean npy?"
 expect 2 get npy/f32 --json
@@ -408,6 +430,8 @@ if command -v script >/dev/null; then
     grep -qF "$esc[" out && fail "colours in spite of NO_COLOR"
     TERM=nosuch script -qec "$build/tarn top" /dev/null >out 2>err </dev/null && fail "top on an unknown terminal"
     says out "TERM=nosuch: ncurses does not know this terminal: use --once"
+    TERM=nosuch timeout 20 script -qec "$build/tarn top -i 50 </dev/null" /dev/null 2>err </dev/null |
+        grep -q node0/cpu0 || fail "top shows no frames without a keyboard"
     script -qec "$build/tarn get big" /dev/null >out 2>err </dev/null && fail "get writes to a terminal"
     says out "is a terminal"
 fi

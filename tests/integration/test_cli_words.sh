@@ -122,7 +122,7 @@ says err '{"error":{"command":"tarn rm","code":"NOT_FOUND","message":"remove key
 expect 2 pt --json
 says err '{"error":{"command":"tarn","code":"INVALID","message":"no command'
 expect 2 ls --nope --json
-says err '{"error":{"command":"tarn ls","code":"CONFIG","message":"--nope: no such option'
+says err '{"error":{"command":"tarn ls","code":"INVALID","message":"--nope: no such option'
 expect 2 put nofile -j
 says err '{"error":{"command":"tarn put"'
 expect 0 ls some -- # no JSON is asked for

@@ -97,7 +97,7 @@ checks=$((checks + 1))
 
 start_node node1 --pool cpu0:bytes=16M --secret right
 expect 6 doctor
-says out "node node1: show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has made one"
+says out "node node1: show the secret that tarnd was started with: TARN_SECRET=..., or --secret; omit it if the node generated its own"
 says out "node0/cpu0 by tcp"
 silent_about out "node1/cpu0 by tcp"
 expect 6 doctor --secret wrong

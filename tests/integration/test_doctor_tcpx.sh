@@ -136,7 +136,7 @@ says 'accept gave 3'
 says '; it said: level=warn at=tcpx_plugin msg="accept: no bounce memory of the GPU"'
 silent_about 'the connection is given up'
 says 'connection: start RxDM'
-says 'registration missing aligned to 4 KiB, DMA buffers not come to'
+says 'registration missing aligned to 4 KiB, DMA buffers not reached'
 says '/run/tcpx'
 doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=600000 --timeout-ms 2000
 says 'the plugin did not return from connecting with another process in time; seen: listen '

@@ -117,7 +117,7 @@ done <<'EOF'
 2 | --secret TEXT | tarn put some --secret
 2 | start a node with a larger --pool | tarn put huge --key h
 2 | this one says it itself | tarn put good.npy --shape 2
-2 | leave --dtype i32 away | tarn put good.npy --dtype i32 --key gd
+2 | omit --dtype i32 | tarn put good.npy --dtype i32 --key gd
 2 | see `tarn get --help` | tarn get
 1 | nokey: no such key | tarn get nokey
 1 | nokey: no such key | tarn get nokey -o x
@@ -202,7 +202,7 @@ done <<'EOF'
 2 | see `tarn events --help` | tarn events x
 2 | must be 0 to 9223372036854775807 N | tarn events --count -1
 2 | "x" is no whole number of MS | tarn events --for-ms x
-2 | doctor knows tcpx, and without a word looks at all but it | tarn doctor foo
+2 | the only argument is tcpx; without it, doctor checks everything else | tarn doctor foo
 2 | tarn doctor --help lists them | tarn doctor tcpx --no-such
 2 | tarnd takes options only: see --help | tarnd x
 2 | did you mean --pool? | tarnd --pol cpu0:bytes=1M
