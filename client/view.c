@@ -18,11 +18,13 @@
 #include "client/side.h"
 #include "client/way.h"
 
-static void tell_memory(struct tarn_view *v)
+/* Only transports to GPUs give views of memory that may be a GPU's. */
+static void tell_memory(const struct tarn_open_link *l, struct tarn_view *v)
 {
-    struct tarn_cuda_memory m;
+    struct tarn_cuda_memory m = {.kind = TARN_CUDA_HOST};
 
-    tarn_cuda_memory_of(v->addr, &m);
+    if (l->ops->caps & TARN_CAP_GPU)
+        tarn_cuda_memory_of(v->addr, &m);
     v->kind = m.kind == TARN_CUDA_DEVICE ? TARN_MEMORY_CUDA : TARN_MEMORY_HOST;
     v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
 }
@@ -46,7 +48,7 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
         atomic_fetch_add(&open_link->views, 1);
         open_link->ops->touch(open_link->link, l->pool, l->slot);
         v->tensor = d->tensor;
-        tell_memory(v);
+        tell_memory(open_link, v);
         memset(v->opaque, 0, sizeof v->opaque);
         v->opaque[0] = (uint64_t)(uintptr_t)open_link;
         v->opaque[1] = hazard;

@@ -33,9 +33,14 @@ struct tarn_way {
     bool more;    /* another copy can be reached, too */
 };
 
+static inline uint64_t tarn_way_bit_of(uint32_t loc, int transport)
+{
+    return (uint64_t)1 << (loc * TARN_TRANSPORTS_MAX + (uint32_t)transport);
+}
+
 static inline uint64_t tarn_way_bit(const struct tarn_way *w)
 {
-    return (uint64_t)1 << (w->loc * TARN_TRANSPORTS_MAX + (uint32_t)w->side->transport);
+    return tarn_way_bit_of(w->loc, w->side->transport);
 }
 
 /* All ways to a copy. */
