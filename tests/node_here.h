@@ -7,6 +7,7 @@
 #define TARN_TESTS_NODE_HERE_H
 
 #include <pthread.h>
+#include <semaphore.h>
 
 #include "base/error.h"
 #include "base/option/option.h"
@@ -28,7 +29,16 @@ static inline void *run_node(void *arg)
     return NULL;
 }
 
-/* first: use its Redis; NULL: start a new one. */
+static sem_t here_ready;
+
+static inline void post_ready(struct tarn_node *n)
+{
+    (void)n;
+    sem_post(&here_ready);
+}
+
+/* Waits until clients find the node: a slow start outlives the record that it writes. first: use its Redis;
+ * NULL: start a new one. */
 static inline void start_here_as(struct here *e, const char *id, const struct here *first)
 {
     *e = (struct here){.h = harness_new()};
@@ -52,7 +62,10 @@ static inline void start_here_as(struct here *e, const char *id, const struct he
     if (tarn_options_parse(&tarn_node_program, 15, argv, &e->config, &e->parsed) ||
         tarn_node_config_check(&e->config) || tarn_node_start(&e->config, &(struct tarn_logger){0}, &e->node))
         fail_msg("node: %s", tarn_last_error());
+    sem_init(&here_ready, 0, 0);
+    e->node->ready = post_ready;
     assert_int_equal(pthread_create(&e->thread, NULL, run_node, e->node), 0);
+    HARNESS_UNTIL(sem_trywait(&here_ready) == 0, 10000);
 }
 
 static inline void start_here(struct here *e)
