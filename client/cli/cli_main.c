@@ -129,7 +129,7 @@ static int help(int argc, char **argv)
     return finish(argc > 2 ? too_many(argv[2]) : 0, &text);
 }
 
-/* The texts that are made from the tables of options. False: argv[0] names none. */
+/* Version, man page, options page, completion. False: argv[0] names none of them. */
 static bool document(int argc, char **argv, int *status)
 {
     const char *name = argv[0];
