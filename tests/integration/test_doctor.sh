@@ -44,7 +44,7 @@ expect 0 doctor
 for row in "node node0" "clock of node node0" "node0/cpu0 by shm" "node0/small by shm" "node0/cpu0 by tcp"; do
     says out "$row"
 done
-says out "get 0."
+says out " ms, get "
 says out "all that is needed is there"
 expect 0 doctor --transports tcp
 silent_about out "by shm"
