@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "tests/device.h"
@@ -25,6 +26,7 @@
 #define SLACK_MS 5000
 #define TRIES 400
 #define VERSION_MS 10 /* how long a version lives when a fault delays its readers by 3 ms */
+#define VERSION_PUTS 3 /* how long a version lives otherwise, in times of a put: readers meet several */
 
 /* A Redis and a node with one kind of pool. */
 struct fixture {
@@ -52,10 +54,9 @@ static int ran, passed; /* numbers of cases; if they differ at the end, the logs
 static void fill(uint8_t *p, size_t bytes, const char *key, uint64_t version)
 {
     uint64_t x = tarn_hash(key, strlen(key), version);
-    for (size_t i = 0; i < bytes; i++) {
-        if (i % 8 == 0)
-            x = x * 6364136223846793005ull + 1442695040888963407ull;
-        p[i] = (uint8_t)(x >> (8 * (i % 8)));
+    for (size_t i = 0; i < bytes; i += sizeof x) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        memcpy(p + i, &x, bytes - i < sizeof x ? bytes - i : sizeof x);
     }
 }
 
@@ -148,11 +149,16 @@ static int get_bytes(struct place *p, const char *key, void *data, size_t bytes)
     return run(p, false, &item, 0);
 }
 
+static void put_these(struct place *p, const char *key, const uint8_t *data, size_t bytes)
+{
+    int status = put_bytes(p, key, data, bytes, TARN_PUT_REPLACE);
+    expect(status == 0, "put %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
+}
+
 static void put_made(struct place *p, const char *key, size_t bytes, uint64_t version)
 {
     uint8_t *data = made(bytes, key, version);
-    int status = put_bytes(p, key, data, bytes, TARN_PUT_REPLACE);
-    expect(status == 0, "put %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
+    put_these(p, key, data, bytes);
     free(data);
 }
 
@@ -200,12 +206,14 @@ static int peer_main(const char *redis, const char *transport, int device, const
         put_made(&p, "from-peer", 3 * MIB + 5, 1);
     } else if (strcmp(what, "replace") == 0 || strcmp(what, "replace-slowly") == 0) {
         bool slowly = strcmp(what, "replace") != 0;
+        uint8_t *data[2] = {made(2 * MIB, "contested", 0), made(2 * MIB, "contested", 1)};
         for (uint64_t v = 1;; v++) {
-            put_made(&p, "contested", 2 * MIB, v % 2);
+            uint64_t begun_ns = tarn_now_ns();
+            put_these(&p, "contested", data[v % 2], 2 * MIB);
+            uint64_t pause_ns = VERSION_PUTS * (tarn_now_ns() - begun_ns);
             if (v == 1)
                 dprintf(STDOUT_FILENO, "ready\n");
-            if (slowly)
-                poll(NULL, 0, VERSION_MS);
+            poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000));
         }
     } else if (strcmp(what, "churn") == 0) {
         for (uint64_t v = 0;; v++) {
