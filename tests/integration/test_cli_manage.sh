@@ -167,6 +167,18 @@ pids=$node0
 until ! tarn ping node1 >out 2>err; do :; done
 says err "no living node node1"
 
+# A key is not called missing while the directory still has the record of its dead node.
+start_node dead --pool cpu0:bytes=8M --redis "$TARN_REDIS" --ns dead --heartbeat-ms 20000
+tarn put some --key lost --ns dead -q
+kill -9 "$node"
+wait "$node" 2>/dev/null
+pids=$node0
+expect 4 touch lost --ns dead
+says err "tarn touch: lost: "
+says err "cannot connect"
+silent_about err "no such key"
+says out "0 of 1 touched"
+
 # --- what a node logs -------------------------------------------------------------------------------
 
 cp node0.log out
