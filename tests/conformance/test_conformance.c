@@ -25,7 +25,7 @@
 
 #define SLACK_MS 5000
 #define TRIES 400
-#define VERSION_MS 10 /* how long a version lives when a fault delays its readers by 3 ms */
+#define VERSION_MS 10  /* how long a version lives when a fault delays its readers by 3 ms */
 #define VERSION_PUTS 3 /* how long a version lives otherwise, in times of a put: readers meet several */
 
 /* A Redis and a node with one kind of pool. */

@@ -719,7 +719,9 @@ static void puts_on_a_rail_that_failed_end_with_the_link(void **state)
     fake_add("b", 2)->dead = true;
     struct fixture f = begin();
     assert_int_equal(put_all(&f, 8 << 20), TARN_E_NODE_DOWN);
-    assert_int_equal(put_all(&f, 10), TARN_E_AGAIN); /* until progress() reports the link's end */
+    struct tarn_piece p = {f.memory, 10, 0, 0};
+    struct tarn_work later = fake_work(f.n, 0, &p, 1);
+    assert_int_equal(f.ops->put(f.l, &later), TARN_E_AGAIN); /* until progress() reports the link's end */
     end(&f);
 }
 
