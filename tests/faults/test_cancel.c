@@ -34,7 +34,7 @@ static const struct world_plan plan = {.nodes = 2,
 
 /* Static, not on a stack: a test that fails leaves operations running. */
 static struct {
-    char key[GETS][8];
+    char key[GETS][16];
     char data[GETS][BYTES];
     struct tarn_piece pieces[GETS];
     struct tarn_item items[GETS];
@@ -242,7 +242,7 @@ static void cancel_ends_a_wait_for_the_keeper(void **state)
     struct tarn_client *c = client_of(w, 1);
     struct tarn_put_options there = {.size = sizeof there, .place = "node0", .flags = TARN_PUT_REPLACE};
     tarn_op put;
-    char id[8];
+    char id[16];
 
     gets_make(c, "node0", "k");
     for (int i = 0; i < SUSPECTS; i++) {
