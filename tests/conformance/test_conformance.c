@@ -213,7 +213,7 @@ static int peer_main(const char *redis, const char *transport, int device, const
             uint64_t pause_ns = VERSION_PUTS * (tarn_now_ns() - begun_ns);
             if (v == 1)
                 dprintf(STDOUT_FILENO, "ready\n");
-            poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000));
+            poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000) + 1);
         }
     } else if (strcmp(what, "churn") == 0) {
         for (uint64_t v = 0;; v++) {
