@@ -187,7 +187,7 @@ $(tests): | $(tcpx_plugins)
 $(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(test_libs)
 	$(link_test)
 
-tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
+tcpx_objs := $(call obj,$(addprefix tests/tcpx/,comm.c gpu.c options.c receive.c send.c setup.c))
 tcpx_out  := $(B)/tests/tcpx
 $(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c $(B)/flags
 	@mkdir -p $(@D)
