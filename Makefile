@@ -65,15 +65,15 @@ LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
-# What belongs to whom, by folder.
+# What belongs to whom, by folder. In a transport's folder, NAME_node*.c is its node half, and libtarn's are the others.
 option_src := $(wildcard base/option/*.c)
-# Transports' node halves; libtarn has none of them.
+transports := shm tcp rdma cuda_ipc tcpx
 half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c)
-# The fault injector, which only programs of the tests are linked with.
-faulty_src := transport/faulty.c
 lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
-              $(filter-out $(half_src) $(faulty_src),$(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c \
-              tcpx/*.c tcpx/plugin/*.c)))
+              $(wildcard transport/[!n]*.c $(foreach t,$(transports),transport/$t/$t.c transport/$t/$t_[!n]*.c) \
+              transport/tcpx/plugin/*.c)
+# The fault injector, which only programs of the tests are linked with.
+faulty_src := $(wildcard transport/faulty/*.c)
 node_src   := $(wildcard server/*.c server/*/*.c) $(half_src) $(option_src)
 cli_src    := $(wildcard client/cli/*.c) $(option_src)
 file_src   := $(wildcard client/cli/file*.c)

@@ -14,7 +14,7 @@
 #include "client/peer_nodes.h"
 #include "client/retire.h"
 #include "client/side.h"
-#include "transport/faulty.h"
+#include "transport/faulty/faulty.h"
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)

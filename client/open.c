@@ -18,7 +18,7 @@
 #include "client/retire.h"
 #include "client/setting.h"
 #include "metadata/records.h"
-#include "transport/faulty.h"
+#include "transport/faulty/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
 static int alive_page(struct tarn_client *c)

@@ -25,6 +25,7 @@ LAYERS = {
     "transport/tcp": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/rdma": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/cuda_ipc": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport/faulty": ["include/tarn", "base", "transport"],
     "transport": ["include/tarn", "base", "transport/cuda"],
     "server/store": ["include/tarn", "base", "metadata", "transport", "transport/cuda"],
     "server/directory": [
@@ -38,7 +39,7 @@ LAYERS = {
         "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "transport/cuda",
         "transport/tcpx/plugin", "server/store", "server/directory", "server/control",
     ],
-    "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda"],
+    "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
     "client/cli": [
         "include/tarn", "base", "base/option", "client", "metadata", "transport", "transport/cuda", "transport/rdma",
         "transport/tcpx", "transport/tcpx/plugin",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links with injected faults, over both transports, and the text that configures the faults. */
 #include "tests/unit/fake_node.h"
-#include "transport/faulty.h"
+#include "transport/faulty/faulty.h"
 
 struct faulty_link {
     struct fake_node *n;

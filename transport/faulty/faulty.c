@@ -9,7 +9,7 @@
  * The table for a wrapped transport is the other's with the calls of a link replaced by those in this file.
  * The faulty object keeps it. A delay or a drop defers completion, so such a link is not SHARED.
  */
-#include "transport/faulty.h"
+#include "transport/faulty/faulty.h"
 
 #include <errno.h>
 #include <poll.h>
