@@ -65,7 +65,8 @@ LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
-# What belongs to whom, by folder. In a transport's folder, NAME_node*.c is its node half, and libtarn's are the others.
+# What belongs to whom, by folder. Node halves are node_*.c and NAME_node*.c in transport/; libtarn has none of them. The
+# pattern [!n] leaves them out: no other file there may have an n in that place.
 option_src := $(wildcard base/option/*.c)
 transports := shm tcp rdma cuda_ipc tcpx
 half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c)
