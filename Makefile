@@ -69,7 +69,7 @@ MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 # pattern [!n] leaves them out: no other file there may have an n in that place.
 option_src := $(wildcard base/option/*.c)
 transports := shm tcp rdma cuda_ipc tcpx
-half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c)
+half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c transport/host/*.c)
 lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
               $(wildcard transport/[!n]*.c $(foreach t,$(transports),transport/$t/$t.c transport/$t/$t_[!n]*.c) \
               transport/tcpx/plugin/*.c)

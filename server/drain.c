@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/error.h"
-#include "server/control/session.h"
 #include "server/directory/scrub.h"
+#include "transport/host/session.h"
 
 #define AT "drain"
 #define PAGE 512
@@ -31,7 +31,7 @@ static void left(struct tarn_request *r)
         tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"the node's record stays until it expires\" cause=\"%s\"",
                  r->failure.text);
     tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"the node ends\" status=%d", n->exit_status);
-    tarn_loop_stop(n->loop);
+    tarn_loop_stop(n->host.loop);
 }
 
 /* Not while the directory may still take a commit: what it took must be withdrawn first. */
@@ -128,7 +128,7 @@ bool tarn_drain_begin(struct tarn_node *n)
 static bool any_in_use(const struct tarn_node *n)
 {
     uint64_t now = tarn_now_ns();
-    for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
+    for (const struct tarn_session *s = n->host.sessions->table; s; s = s->hh.next) {
         uint64_t bytes = tarn_store_session_reserved(n->store, s->id);
         if (s->reserving_since_ns && (now - s->last_ns) / TARN_NS_PER_MS < IDLE_MS + bytes / SLOWEST_BYTES_MS)
             return true;

@@ -169,11 +169,11 @@ static void record_pool(struct tarn_node *n, uint32_t i, const struct tarn_pool_
     r->index = i;
     r->bytes = r->free_bytes = pool->bytes;
     r->slots = pool->nslots;
-    for (uint32_t t = 0; t < n->ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
-        const struct tarn_node_half_ops *ops = n->transports[t].ops;
-        if (!ops->serves(n->transports[t].half, i))
+    for (uint32_t t = 0; t < n->host.ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
+        const struct tarn_node_half_ops *ops = n->host.transports[t].ops;
+        if (!ops->serves(n->host.transports[t].half, i))
             continue;
-        ops->describe(n->transports[t].half, i, r->fields[nfields++], TARN_FIELD_MAX);
+        ops->describe(n->host.transports[t].half, i, r->fields[nfields++], TARN_FIELD_MAX);
         used += (size_t)snprintf(r->transports + used, sizeof(r->transports) - used, "%s%s", used ? "," : "",
                                  ops->name);
     }

@@ -5,11 +5,13 @@
  * Exit status: 0 drained; 1 could not start, lost its id, or was ended by a second signal; 2 wrong
  * settings.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,17 +77,44 @@ struct process {
     bool ending;
 };
 
+static int signal_fd; /* an eventfd that counts the signals */
+
+static void count_signal(int signum)
+{
+    int saved = errno;
+    (void)signum;
+    eventfd_write(signal_fd, 1);
+    errno = saved;
+}
+
 /* The first signal ends the node in order, the second at once. */
-static void end_signal(void *arg)
+static void end_signal(void *arg, int events)
 {
     struct process *p = arg;
-    if (p->ending) {
+    eventfd_t signals = 0;
+    (void)events;
+    eventfd_read(signal_fd, &signals);
+    if (!p->ending)
+        p->node->drain(p->node);
+    if (p->ending || signals > 1) {
         p->node->exit_status = 1;
-        tarn_loop_stop(p->node->loop);
-        return;
+        tarn_loop_stop(p->node->host.loop);
     }
     p->ending = true;
-    p->node->drain(p->node);
+}
+
+static int watch_signals(struct process *p, struct tarn_watch **w_p)
+{
+    struct sigaction action = {.sa_handler = count_signal, .sa_flags = SA_RESTART};
+    signal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (signal_fd < 0)
+        return tarn_fail(TARN_E_SYSTEM, "eventfd: %m: raise the limit of open files");
+    int rc = tarn_watch_new(p->node->host.loop, signal_fd, TARN_READABLE, end_signal, p, w_p);
+    if (!rc) {
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGINT, &action, NULL);
+    }
+    return rc;
 }
 
 static void print_ready(const struct tarn_node *n)
@@ -185,7 +214,8 @@ static void at_exit(void)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FAREWELL_S;
     pthread_mutex_lock(&farewell.lock);
-    farewell.wanted = farewell.node && tarn_loop_post(farewell.node->loop, leave_at_once, farewell.node) == 0;
+    farewell.wanted =
+        farewell.node && tarn_loop_post(farewell.node->host.loop, leave_at_once, farewell.node) == 0;
     while (farewell.wanted && !farewell.over)
         if (pthread_cond_timedwait(&farewell.over_changed, &farewell.lock, &until))
             break;
@@ -212,21 +242,21 @@ static int run_node(struct tarn_node *n)
 static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
 {
     struct process process = {0};
-    struct tarn_watch *term = NULL, *interrupt = NULL;
+    struct tarn_watch *signals = NULL;
     int status = 1;
     if (tarn_node_start(c, log, &process.node)) {
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());
         return 1;
     }
-    if (tarn_signal_new(process.node->loop, SIGTERM, end_signal, &process, &term) ||
-        tarn_signal_new(process.node->loop, SIGINT, end_signal, &process, &interrupt)) {
+    if (watch_signals(&process, &signals)) {
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());
     } else {
         process.node->ready = ready;
         status = run_node(process.node);
     }
-    tarn_watch_free(term);
-    tarn_watch_free(interrupt);
+    tarn_watch_free(signals);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
     tarn_node_free(process.node);
     return status;
 }

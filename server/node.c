@@ -3,6 +3,7 @@
  */
 #include "server/node.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
@@ -13,7 +14,6 @@
 #include "base/text.h"
 #include "server/control/admin.h"
 #include "server/control/commands.h"
-#include "server/control/control.h"
 #include "server/directory/presence.h"
 #include "server/directory/private_redis.h"
 #include "server/directory/recheck.h"
@@ -21,6 +21,7 @@
 #include "server/drain.h"
 #include "server/identity.h"
 #include "server/store/populate.h"
+#include "transport/host/start.h"
 
 #define AT "node"
 #define TICK_MS 100
@@ -64,7 +65,6 @@ static int start_store(struct tarn_node *n)
 
 static int start_transports(struct tarn_node *n, const char *host)
 {
-    const struct tarn_node_half_ops *ops[TARN_TRANSPORTS_MAX];
     struct tarn_serve serve = {
         .log = &n->log,
         .host = host,
@@ -76,23 +76,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .guard = tarn_store_guard(n->store),
     };
     serve.pools = tarn_store_pools(n->store, &serve.npools);
-    int found = tarn_node_half_select(n->config->transports, &n->log, ops, TARN_TRANSPORTS_MAX);
-    if (found < 0)
-        return found;
-    for (int i = 0; i < found; i++) {
-        struct tarn_node_half *half;
-        int rc = ops[i]->serve(&serve, &half);
-        if (rc && !n->config->transports) { /* nobody has asked for just this one */
-            tarn_log(&n->log, TARN_LOG_WARN, AT,
-                     "msg=\"a transport is not offered\" transport=%s cause=\"%s\"", ops[i]->name,
-                     tarn_last_error());
-            continue;
-        }
-        if (rc)
-            return rc;
-        n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], half};
-    }
-    return 0;
+    return tarn_host_serve(&n->host, &serve, n->config->transports);
 }
 
 /* After the transports, which may pin memory as they find it. */
@@ -102,6 +86,64 @@ static int start_populate(struct tarn_node *n)
     const struct tarn_pool_memory *pools = tarn_store_pools(n->store, &npools);
     return tarn_populate_start(pools, npools, &n->log, &n->populate);
 }
+
+/* --- the host ----------------------------------------------------------------------------------- */
+
+static struct tarn_node *node_of(const struct tarn_host *h)
+{
+    return TARN_CONTAINER_OF(h, struct tarn_node, host);
+}
+
+static bool wants_secret(const struct tarn_host *h)
+{
+    return tarn_node_secret(node_of(h)) != NULL;
+}
+
+static const char *unix_path(const struct tarn_host *h)
+{
+    return node_of(h)->record.unix_path;
+}
+
+static int hazard_add(struct tarn_host *h, struct tarn_hazard_page *page)
+{
+    return tarn_store_hazard_add(node_of(h)->store, page);
+}
+
+static void hazard_remove(struct tarn_host *h, struct tarn_hazard_page *page)
+{
+    tarn_store_hazard_remove(node_of(h)->store, page);
+}
+
+static bool release(struct tarn_session *s, bool over)
+{
+    struct tarn_node *n = node_of(s->all->host);
+    uint32_t aborted = tarn_store_abort_session(n->store, s->id);
+    if (aborted && over)
+        tarn_log(&n->log, TARN_LOG_INFO, "session",
+                 "msg=\"reservations of a gone client freed\" session=%016" PRIx64 " pid=%d reservations=%u",
+                 s->id, (int)s->pid, aborted);
+    else if (aborted)
+        tarn_reservations_changed(s);
+    return aborted > 0;
+}
+
+static void released(struct tarn_host *h)
+{
+    node_of(h)->drain_check(node_of(h));
+}
+
+static const struct tarn_host_ops host_ops = {
+    .run = tarn_command_run,
+    .commands = &tarn_node_commands,
+    .wants_secret = wants_secret,
+    .authenticate = tarn_node_authenticate,
+    .greet = tarn_node_greet,
+    .unix_path = unix_path,
+    .hazard_add = hazard_add,
+    .hazard_remove = hazard_remove,
+    .release = release,
+    .released = released,
+};
 
 /* --- heartbeat ---------------------------------------------------------------------------------- */
 
@@ -208,7 +250,7 @@ static void heartbeat(void *arg)
 {
     struct tarn_node *n = arg;
     beat(n);
-    tarn_control_tick(n->control);
+    tarn_control_tick(n->host.control);
 }
 
 /* Without a directory nobody finds what the node holds: it ends, and whoever has started it can tell. */
@@ -216,7 +258,7 @@ static void redis_is_lost(struct tarn_node *n)
 {
     tarn_log(&n->log, TARN_LOG_ERROR, AT, "msg=\"the node ends\" cause=\"%s\"", tarn_last_error());
     n->exit_status = 1;
-    tarn_loop_stop(n->loop);
+    tarn_loop_stop(n->host.loop);
 }
 
 static void tick(void *arg)
@@ -264,7 +306,7 @@ static int start_directory(struct tarn_node *n)
 static int start_directory_thread(struct tarn_node *n)
 {
     struct tarn_directory_thread_options o = {
-        .loop = n->loop,
+        .loop = n->host.loop,
         .directory = n->directory,
         .log = &n->log,
         .node = n->id,
@@ -291,18 +333,11 @@ static int start_scrub(struct tarn_node *n)
     return tarn_scrub_new(&o, &n->scrub);
 }
 
-static void drop_session(const struct tarn_session *s)
-{
-    tarn_control_drop(s->all->node->control, s);
-}
-
 /* Sockets and what can be told about them; the record is then complete. */
 static int start_control(struct tarn_node *n, struct tarn_addr *listen_addr,
                          const struct tarn_addr *unix_addr)
 {
-    int rc = tarn_sessions_new(n, drop_session, &n->sessions);
-    if (!rc)
-        rc = tarn_control_start(n, tarn_command_run, listen_addr, unix_addr, &n->control);
+    int rc = tarn_host_listen(&n->host, listen_addr, unix_addr);
     if (!rc)
         rc = tarn_identity_share(n, unix_addr);
     return rc ? rc : tarn_identity_record(n, listen_addr, unix_addr);
@@ -316,7 +351,7 @@ static int start_all(struct tarn_node *n)
     if (!rc)
         rc = tarn_identity_choose(n, &unix_addr);
     if (!rc)
-        rc = tarn_loop_new(&n->loop);
+        rc = tarn_loop_new(&n->host.loop);
     if (!rc)
         rc = start_store(n);
     if (!rc)
@@ -340,9 +375,9 @@ static int start_all(struct tarn_node *n)
     if (!rc && n->config->http)
         rc = tarn_admin_start(n, n->config->http, &n->admin);
     if (!rc)
-        rc = tarn_timer_new(n->loop, TICK_MS, tick, n, &n->tick);
+        rc = tarn_timer_new(n->host.loop, TICK_MS, tick, n, &n->tick);
     if (!rc)
-        rc = tarn_timer_new(n->loop, (uint32_t)n->config->heartbeat_ms, heartbeat, n, &n->heartbeat);
+        rc = tarn_timer_new(n->host.loop, (uint32_t)n->config->heartbeat_ms, heartbeat, n, &n->heartbeat);
     if (!rc) {
         beat(n);
         tarn_scrub_sweep_all(n->scrub);
@@ -357,6 +392,9 @@ int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *
         return tarn_fail(TARN_E_NO_MEMORY, "node: out of memory");
     n->config = c;
     n->log = *log;
+    n->host.ops = &host_ops;
+    n->host.log = &n->log;
+    n->host.id = n->id;
     n->drain = drain;
     n->drain_check = tarn_drain_check;
     n->epoch = tarn_random64();
@@ -374,7 +412,7 @@ int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *
 
 int tarn_node_run(struct tarn_node *n)
 {
-    tarn_loop_run(n->loop);
+    tarn_loop_run(n->host.loop);
     return n->exit_status;
 }
 
@@ -389,11 +427,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_watch_free(n->heartbeat);
     tarn_watch_free(n->expiry);
     tarn_admin_stop(n->admin);
-    tarn_control_stop(n->control);
-    tarn_sessions_free(n->sessions);
-    for (uint32_t i = 0; i < n->ntransports; i++)
-        n->transports[i].ops->stop(n->transports[i].half);
-    tarn_attaching_free(n);
+    tarn_host_end(&n->host);
     tarn_directory_thread_stop(n->directory_thread);
     n->directory_thread = NULL;
     tarn_scrub_free(n->scrub);
@@ -401,7 +435,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_directory_close(n->directory);
     tarn_populate_stop(n->populate);
     tarn_store_free(n->store);
-    tarn_loop_free(n->loop);
+    tarn_loop_free(n->host.loop);
     tarn_private_redis_stop(n->redis);
     free(n);
 }

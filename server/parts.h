@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of a node share. node.c puts it together. Threads and what each runs:
- *   control thread           node->loop: store, sessions, control connections, scrub, admin, this struct
+ *   control thread           node->host.loop: store, sessions, control connections, scrub, admin, this struct
  *   directory thread         directory_thread.c: takes requests and posts results back
  *   transports' I/O threads  reach the store through its guard only
  *   populate thread          touches the pools' memory once and ends
@@ -12,19 +12,16 @@
 
 #include "server/directory/directory_thread.h"
 #include "server/directory/presence_state.h"
-#include "server/loop.h"
 #include "server/options.h"
 #include "server/store/store.h"
+#include "transport/host/host.h"
 
 #define TARN_LATENCY_BUCKETS 32
 
-struct tarn_control;
-struct tarn_sessions;
 struct tarn_scrub;
 struct tarn_recheck;
 struct tarn_admin;
 struct tarn_pending;
-struct tarn_attaching;
 struct tarn_populate;
 struct tarn_private_redis;
 
@@ -34,13 +31,8 @@ enum tarn_node_state {
     TARN_NODE_WITHDRAWING, /* no commits either */
 };
 
-struct tarn_node_transport {
-    const struct tarn_node_half_ops *ops;
-    struct tarn_node_half *half;
-};
-
 struct tarn_node_stats {
-    uint64_t commands, errors, connections, reserved, committed, commit_failed, deleted;
+    uint64_t reserved, committed, commit_failed, deleted;
     uint64_t commit_us[TARN_LATENCY_BUCKETS]; /* bucket i: below 2^i microseconds */
 };
 
@@ -54,23 +46,18 @@ struct tarn_node {
     enum tarn_node_state state;
     int exit_status;
 
-    struct tarn_loop *loop;
+    struct tarn_host host;
     struct tarn_private_redis *redis;
     struct tarn_directory *directory;
     struct tarn_store *store;
     struct tarn_populate *populate;
-    struct tarn_node_transport transports[TARN_TRANSPORTS_MAX];
-    uint32_t ntransports;
-    struct tarn_sessions *sessions;
-    struct tarn_control *control;
     struct tarn_directory_thread *directory_thread;
     struct tarn_scrub *scrub;
     struct tarn_recheck *recheck;
     struct tarn_admin *admin;
     struct tarn_watch *tick, *heartbeat;
-    struct tarn_pending *pending;     /* COMMIT, DELETE and SETTLED that wait for the directory */
-    struct tarn_watch *expiry;        /* of their deadlines; runs while `pending` has any */
-    struct tarn_attaching *attaching; /* ATTACHes that wait for their transport */
+    struct tarn_pending *pending; /* COMMIT, DELETE and SETTLED that wait for the directory */
+    struct tarn_watch *expiry;    /* of their deadlines; runs while `pending` has any */
 
     struct tarn_node_record record; /* the directory thread reads it during a beat: do not write it then */
     struct tarn_pool_record pools[TARN_POOLS_MAX];
@@ -84,10 +71,6 @@ struct tarn_node {
     void (*ready)(struct tarn_node *n);       /* called once, when a beat has confirmed the record */
     void (*drain)(struct tarn_node *n);       /* starts the drain */
     void (*drain_check)(struct tarn_node *n); /* a reservation or commit has ended: a drain may continue */
-    struct tarn_refusals {
-        uint64_t second_ns;        /* start of the current second */
-        uint32_t logged, left_out; /* lines in this second; lines left out since the last one */
-    } refusals;
 };
 
 /* The secret that control connections must show: the operator's, or the one the node has made. NULL: none. */

@@ -26,18 +26,19 @@ LAYERS = {
     "transport/rdma": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/cuda_ipc": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/faulty": ["include/tarn", "base", "transport"],
+    "transport/host": ["include/tarn", "base", "base/resp", "transport"],
     "transport": ["include/tarn", "base", "transport/cuda"],
     "server/store": ["include/tarn", "base", "metadata", "transport", "transport/cuda"],
     "server/directory": [
-        "include/tarn", "base", "base/resp", "metadata", "transport", "server/store", "server/loop.h", "server/parts.h",
+        "include/tarn", "base", "base/resp", "metadata", "transport", "server/store", "server/parts.h",
     ],
     "server/control": [
-        "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "server/store",
+        "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "transport/host", "server/store",
         "server/directory", "server/parts.h",
     ],
     "server": [
         "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "transport/cuda",
-        "transport/tcpx/plugin", "server/store", "server/directory", "server/control",
+        "transport/tcpx/plugin", "transport/host", "server/store", "server/directory", "server/control",
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
     "client/cli": [

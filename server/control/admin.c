@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libevent's HTTP server has a loop and a thread of its own. What a page shows belongs to the control thread,
+ * so the page is written there, by a posted call, while the HTTP thread waits.
+ */
 #include "server/control/admin.h"
 
 #include <event2/buffer.h>
+#include <event2/event.h>
 #include <event2/http.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "base/thread.h"
 #include "server/control/info.h"
 #include "server/directory/presence.h"
 #include "server/directory/scrub.h"
@@ -19,8 +27,24 @@
 
 struct tarn_admin {
     struct tarn_node *node;
+    struct event_base *base;
     struct evhttp *http;
+    struct event *end;
+    int end_fd; /* readable: the thread ends */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;
+    pthread_cond_t written;
+    bool ending; /* no page is written any more */
     char address[280];
+};
+
+/* A page, from the request to its text. */
+struct page {
+    struct tarn_admin *admin;
+    bool (*write)(const struct tarn_node *n, struct tarn_buf *text);
+    struct tarn_buf text;
+    bool ok, done;
 };
 
 /* --- the text of /metrics, in Prometheus's exposition format --------------------------------------- */
@@ -132,8 +156,8 @@ static void metrics_text(const struct tarn_node *n, struct tarn_buf *out)
     single(out, "sessions_lingering", "gauge", "Clients gone whose process still runs.", (double)f.lingering);
     single(out, "oldest_reservation_seconds", "gauge", "Age of the oldest reservation.",
            (double)f.oldest_reservation_ms / 1e3);
-    single(out, "commands_total", "counter", "Control commands.", (double)s->commands);
-    single(out, "errors_total", "counter", "Error answers.", (double)s->errors);
+    single(out, "commands_total", "counter", "Control commands.", (double)n->host.commands);
+    single(out, "errors_total", "counter", "Error answers.", (double)n->host.errors);
     single(out, "reserved_total", "counter", "Reservations granted.", (double)s->reserved);
     single(out, "committed_total", "counter", "Objects committed.", (double)s->committed);
     single(out, "commit_failed_total", "counter", "Commits refused or not published.",
@@ -143,79 +167,172 @@ static void metrics_text(const struct tarn_node *n, struct tarn_buf *out)
     process_families(out);
 }
 
-/* --- HTTP --------------------------------------------------------------------------------------- */
+/* Healthy: takes puts and has its directory. */
+static bool write_health(const struct tarn_node *n, struct tarn_buf *text)
+{
+    struct tarn_directory_thread_stats d;
+    tarn_directory_thread_stats(n->directory_thread, &d);
+    tarn_buf_printf(text, "{\"node\":\"%s\",\"state\":\"%s\",\"redis\":\"%s\"}\n", n->id,
+                    tarn_node_state_name(n), d.away ? "away" : "ok");
+    return !d.away && n->state == TARN_NODE_READY;
+}
 
-static void reply(struct evhttp_request *request, int code, const char *reason, const char *type,
-                  const struct tarn_buf *text)
+static bool write_metrics(const struct tarn_node *n, struct tarn_buf *text)
+{
+    metrics_text(n, text);
+    return true;
+}
+
+/* --- pages -------------------------------------------------------------------------------------- */
+
+/* On the control thread. */
+static void write_page(void *arg)
+{
+    struct page *p = arg;
+    struct tarn_admin *a = p->admin;
+    p->ok = p->write(a->node, &p->text);
+    pthread_mutex_lock(&a->lock);
+    p->done = true;
+    pthread_cond_signal(&a->written);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* False: the node ends, or has no memory. */
+static bool await_page(struct page *p)
+{
+    struct tarn_admin *a = p->admin;
+    if (tarn_loop_post(a->node->host.loop, write_page, p))
+        return false;
+    pthread_mutex_lock(&a->lock);
+    while (!p->done && !a->ending)
+        pthread_cond_wait(&a->written, &a->lock);
+    bool done = p->done;
+    pthread_mutex_unlock(&a->lock);
+    return done && !p->text.failed;
+}
+
+static void answer(struct evhttp_request *request, struct page *p, const char *type)
 {
     struct evbuffer *body = evbuffer_new();
-    if (!body || text->failed || evbuffer_add(body, text->data, text->bytes)) {
+    if (!body || !await_page(p) || evbuffer_add(body, p->text.data, p->text.bytes)) {
         evhttp_send_error(request, HTTP_INTERNAL, "out of memory");
     } else {
         evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type);
-        evhttp_send_reply(request, code, reason, body);
+        evhttp_send_reply(request, p->ok ? HTTP_OK : HTTP_SERVUNAVAIL, p->ok ? "OK" : "Service Unavailable",
+                          body);
     }
     if (body)
         evbuffer_free(body);
+    tarn_buf_free(&p->text);
 }
 
 static void metrics(struct evhttp_request *request, void *arg)
 {
-    const struct tarn_admin *a = arg;
-    struct tarn_buf text = {0};
-    metrics_text(a->node, &text);
-    reply(request, HTTP_OK, "OK", "text/plain; version=0.0.4", &text);
-    tarn_buf_free(&text);
+    struct page p = {.admin = arg, .write = write_metrics};
+    answer(request, &p, "text/plain; version=0.0.4");
 }
 
-/* Healthy: takes puts and has its directory. */
 static void health(struct evhttp_request *request, void *arg)
 {
+    struct page p = {.admin = arg, .write = write_health};
+    answer(request, &p, "application/json");
+}
+
+/* --- start and stop ----------------------------------------------------------------------------- */
+
+static void end_thread(evutil_socket_t fd, short what, void *arg)
+{
     const struct tarn_admin *a = arg;
-    struct tarn_directory_thread_stats d;
-    struct tarn_buf text = {0};
-    tarn_directory_thread_stats(a->node->directory_thread, &d);
-    bool ok = !d.away && a->node->state == TARN_NODE_READY;
-    tarn_buf_printf(&text, "{\"node\":\"%s\",\"state\":\"%s\",\"redis\":\"%s\"}\n", a->node->id,
-                    tarn_node_state_name(a->node), d.away ? "away" : "ok");
-    reply(request, ok ? HTTP_OK : HTTP_SERVUNAVAIL, ok ? "OK" : "Service Unavailable", "application/json",
-          &text);
-    tarn_buf_free(&text);
+    (void)fd, (void)what;
+    event_base_loopbreak(a->base);
+}
+
+static void *run(void *arg)
+{
+    const struct tarn_admin *a = arg;
+    event_base_dispatch(a->base);
+    return NULL;
+}
+
+/* Serves on fd, which is the server's from then on. False: out of memory. */
+static bool serve(struct tarn_admin *a, int fd)
+{
+    a->base = event_base_new();
+    a->http = a->base ? evhttp_new(a->base) : NULL;
+    a->end = a->base ? event_new(a->base, a->end_fd, EV_READ, end_thread, a) : NULL;
+    if (!a->http || !a->end || event_add(a->end, NULL) || evhttp_set_cb(a->http, "/metrics", metrics, a) ||
+        evhttp_set_cb(a->http, "/health", health, a) || evhttp_accept_socket(a->http, fd))
+        return false;
+    evhttp_set_allowed_methods(a->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
+    evhttp_set_timeout(a->http, TIMEOUT_S);
+    evhttp_set_max_headers_size(a->http, REQUEST_MAX);
+    evhttp_set_max_body_size(a->http, REQUEST_MAX);
+    return true;
+}
+
+static int admin_new(struct tarn_node *n, const struct tarn_addr *addr, struct tarn_admin **a_p)
+{
+    struct tarn_admin *a = calloc(1, sizeof(*a));
+    if (!a)
+        return tarn_fail(TARN_E_NO_MEMORY, "--http: out of memory");
+    a->node = n;
+    pthread_mutex_init(&a->lock, NULL);
+    tarn_cond_init(&a->written);
+    tarn_addr_format(addr, a->address, sizeof(a->address));
+    *a_p = a;
+    a->end_fd = eventfd(0, EFD_CLOEXEC);
+    return a->end_fd < 0 ? tarn_fail(TARN_E_SYSTEM, "--http: eventfd: %m: raise the limit of open files") : 0;
 }
 
 int tarn_admin_start(struct tarn_node *n, const char *address, struct tarn_admin **a_p)
 {
+    struct tarn_admin *a = NULL;
     struct tarn_addr addr;
     int fd, rc = tarn_addr_parse(address, "--http", &addr);
     if (!rc)
         rc = tarn_net_listen(&addr, &fd);
     if (rc)
         return rc;
-    struct tarn_admin *a = calloc(1, sizeof(*a));
-    if (a)
-        a->http = evhttp_new(tarn_loop_base(n->loop));
-    if (!a || !a->http || evhttp_set_cb(a->http, "/metrics", metrics, a) ||
-        evhttp_set_cb(a->http, "/health", health, a) || evhttp_accept_socket(a->http, fd)) {
+    rc = admin_new(n, &addr, &a);
+    if (!rc && !serve(a, fd))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "--http %s: out of memory", address);
+    if (rc)
         close(fd);
+    int error = rc ? 0 : tarn_thread_start(&a->thread, run, a);
+    if (error)
+        rc = tarn_fail(TARN_E_SYSTEM, "--http: no thread: %s: allow more threads", strerror(error));
+    if (rc) {
         tarn_admin_stop(a);
-        return tarn_fail(TARN_E_NO_MEMORY, "--http %s: out of memory", address);
+        return rc;
     }
-    a->node = n;
-    evhttp_set_allowed_methods(a->http, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD);
-    evhttp_set_timeout(a->http, TIMEOUT_S);
-    evhttp_set_max_headers_size(a->http, REQUEST_MAX);
-    evhttp_set_max_body_size(a->http, REQUEST_MAX);
-    tarn_addr_format(&addr, a->address, sizeof(a->address));
+    a->started = true;
     *a_p = a;
     return 0;
 }
 
+/* The node's loop has ended or has not begun: a page that waits for it is not written any more. */
 void tarn_admin_stop(struct tarn_admin *a)
 {
     if (!a)
         return;
+    pthread_mutex_lock(&a->lock);
+    a->ending = true;
+    pthread_cond_signal(&a->written);
+    pthread_mutex_unlock(&a->lock);
+    if (a->started) {
+        eventfd_write(a->end_fd, 1);
+        pthread_join(a->thread, NULL);
+    }
     if (a->http)
         evhttp_free(a->http);
+    if (a->end)
+        event_free(a->end);
+    if (a->base)
+        event_base_free(a->base);
+    if (a->end_fd >= 0)
+        close(a->end_fd);
+    pthread_cond_destroy(&a->written);
+    pthread_mutex_destroy(&a->lock);
     free(a);
 }
 

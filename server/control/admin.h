@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP for monitoring, on the control thread: GET /metrics (Prometheus text) and GET /health. */
+/* HTTP for monitoring, by a thread of its own: GET /metrics (Prometheus text) and GET /health. */
 #ifndef TARN_SERVER_ADMIN_H
 #define TARN_SERVER_ADMIN_H
 

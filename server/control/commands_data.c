@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "server/control/commands.h"
@@ -24,11 +25,11 @@ static int parse_pool(const struct tarn_conn *c, const redisReply *arg, int *poo
     *pool = -1;
     if (arg->len == 1 && arg->str[0] == '*')
         return 0;
-    *pool = tarn_store_pool_find(c->node->store, arg->str, arg->len);
+    *pool = tarn_store_pool_find(tarn_conn_node(c)->store, arg->str, arg->len);
     if (*pool >= 0)
         return 0;
-    return tarn_fail(TARN_E_INVALID, "pool: node %s has no pool \"%.*s\": see INFO pools", c->node->id,
-                     (int)(arg->len < 40 ? arg->len : 40), arg->str);
+    return tarn_fail(TARN_E_INVALID, "pool: node %s has no pool \"%.*s\": see INFO pools",
+                     tarn_conn_node(c)->id, (int)(arg->len < 40 ? arg->len : 40), arg->str);
 }
 
 /* What all items of a RESERVE have in common: the arguments before them. */
@@ -74,12 +75,12 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
     char gen[20];
     int rc = parse_item(args, r);
     if (!rc)
-        rc = tarn_store_reserve(c->node->store, r, &g);
+        rc = tarn_store_reserve(tarn_conn_node(c)->store, r, &g);
     if (rc) {
         tarn_reply_failure(c, rc);
         return;
     }
-    c->node->stats.reserved++;
+    tarn_conn_node(c)->stats.reserved++;
     snprintf(gen, sizeof(gen), "%016" PRIx64, g.gen);
     tarn_resp_add_array(&c->out, 4);
     tarn_resp_add_integer(&c->out, g.pool);
@@ -88,20 +89,29 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
     tarn_resp_add_string(&c->out, gen, strlen(gen));
 }
 
+void tarn_reservations_changed(struct tarn_session *s)
+{
+    const struct tarn_node *n = TARN_CONTAINER_OF(s->all->host, struct tarn_node, host);
+    if (!tarn_store_session_reserved(n->store, s->id))
+        s->reserving_since_ns = 0;
+    else if (!s->reserving_since_ns)
+        s->reserving_since_ns = tarn_now_ns();
+}
+
 int tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_reserve r;
     uint64_t refused = 0;
     int rc = parse_reserve(c, args, &r);
-    if (!rc && c->node->state != TARN_NODE_READY)
-        rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", c->node->id);
+    if (!rc && tarn_conn_node(c)->state != TARN_NODE_READY)
+        rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", tarn_conn_node(c)->id);
     if (rc)
         return rc;
     r.refused = &refused;
     tarn_resp_add_array(&c->out, (n - 6) / 4);
     for (size_t i = 6; i < n; i += 4)
         reserve_item(c, args + i, &r);
-    tarn_session_reservations_changed(c->session);
+    tarn_reservations_changed(c->session);
     return 0;
 }
 
@@ -115,10 +125,11 @@ int tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
         if (rc)
             tarn_reply_failure(c, rc);
         else
-            tarn_resp_add_integer(&c->out, tarn_store_abort(c->node->store, c->session->id, pool, slot, gen));
+            tarn_resp_add_integer(
+                &c->out, tarn_store_abort(tarn_conn_node(c)->store, c->session->id, pool, slot, gen));
     }
-    tarn_session_reservations_changed(c->session);
-    c->node->drain_check(c->node);
+    tarn_reservations_changed(c->session);
+    tarn_conn_node(c)->drain_check(tarn_conn_node(c));
     return 0;
 }
 
@@ -135,7 +146,7 @@ static int each_key(struct tarn_conn *c, size_t n, redisReply **args,
         if (rc)
             tarn_reply_failure(c, rc);
         else
-            tarn_resp_add_integer(&c->out, fn(c->node->store, &key));
+            tarn_resp_add_integer(&c->out, fn(tarn_conn_node(c)->store, &key));
     }
     return 0;
 }
@@ -153,7 +164,7 @@ int tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
         if (rc)
             tarn_reply_failure(c, rc);
         else
-            tarn_resp_add_integer(&c->out, tarn_store_pin(c->node->store, &key, (uint32_t)ttl));
+            tarn_resp_add_integer(&c->out, tarn_store_pin(tarn_conn_node(c)->store, &key, (uint32_t)ttl));
     }
     return 0;
 }
@@ -172,7 +183,7 @@ int tarn_command_pinned(struct tarn_conn *c, size_t n, redisReply **args)
         if (rc)
             tarn_reply_failure(c, rc);
         else
-            tarn_resp_add_integer(&c->out, tarn_store_pinned(c->node->store, &key));
+            tarn_resp_add_integer(&c->out, tarn_store_pinned(tarn_conn_node(c)->store, &key));
     }
     return 0;
 }
@@ -192,6 +203,7 @@ int tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args)
     if (!rc)
         rc = tarn_arg_u64(args[2], "bytes", 10, INT64_MAX, &bytes);
     if (!rc)
-        tarn_resp_add_integer(&c->out, (int64_t)tarn_store_evict(c->node->store, (uint32_t)pool, bytes));
+        tarn_resp_add_integer(&c->out,
+                              (int64_t)tarn_store_evict(tarn_conn_node(c)->store, (uint32_t)pool, bytes));
     return rc;
 }

@@ -175,7 +175,7 @@ static void commit_answer(struct tarn_pending *pending, const struct tarn_reason
                                 item->code ? untried(item->code) : why->text);
     }
     if (pending->conn && pending->conn->session)
-        tarn_session_reservations_changed(pending->conn->session);
+        tarn_reservations_changed(pending->conn->session);
     tarn_commit_latency_add(&pending->node->stats, tarn_now_ns() - pending->begun_ns);
     pending->node->drain_check(pending->node);
 }
@@ -203,7 +203,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
     struct commit_item *item = &k->items[k->nitems++];
     item->code = tarn_arg_slot(args, &item->pool, &item->slot, &item->gen);
     if (!item->code)
-        item->code = tarn_store_commit_begin(c->node->store, c->session->id, item->pool, item->slot,
+        item->code = tarn_store_commit_begin(tarn_conn_node(c)->store, c->session->id, item->pool, item->slot,
                                              item->gen, &r->publishes[r->n]);
     if (item->code)
         return;
@@ -240,7 +240,7 @@ static void refuse_commit(struct tarn_conn *c, size_t items)
     tarn_fail(
         TARN_E_AGAIN,
         "node %s was cut off, and finds out first what became of its copies: commit again, or put elsewhere",
-        c->node->id);
+        tarn_conn_node(c)->id);
     tarn_resp_add_array(&c->out, items);
     for (size_t i = 0; i < items; i++)
         tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());
@@ -252,14 +252,14 @@ int tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
     size_t items = (n - 3) / 3;
     struct commit *k = NULL;
     bool join = false;
-    int rc = commit_args(c->node, args, &timeout_ms, &join);
+    int rc = commit_args(tarn_conn_node(c), args, &timeout_ms, &join);
     if (!rc && items > COMMIT_ITEMS_MAX)
         rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
-    if (!rc && c->node->state == TARN_NODE_WITHDRAWING)
-        rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", c->node->id);
+    if (!rc && tarn_conn_node(c)->state == TARN_NODE_WITHDRAWING)
+        rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", tarn_conn_node(c)->id);
     if (rc)
         return rc;
-    if (!tarn_presence_here(c->node)) {
+    if (!tarn_presence_here(tarn_conn_node(c))) {
         refuse_commit(c, items);
         return 0;
     }
@@ -275,7 +275,7 @@ int tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
         tarn_pending_start(&k->pending, c, timeout_ms);
         return 0;
     }
-    k->pending.node = c->node;
+    k->pending.node = tarn_conn_node(c);
     tarn_resp_add_array(&c->out, k->nitems);
     for (size_t i = 0; i < k->nitems; i++)
         answer_item(k, &k->items[i], &k->pending.request.failure, &c->out);

@@ -168,14 +168,14 @@ int tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args)
     d->pending.answer = delete_answer;
     d->pending.late = delete_late;
     for (size_t i = 1; i < n; i++)
-        delete_begin(d, c->node, args[i]);
+        delete_begin(d, tarn_conn_node(c), args[i]);
     for (size_t i = 0; i < d->pending.request.n; i++)
         d->pending.request.removals[i].status = TARN_E_DIRECTORY; /* until it has been asked */
     if (d->pending.request.n) {
-        tarn_pending_start(&d->pending, c, (uint64_t)c->node->config->redis_timeout_ms);
+        tarn_pending_start(&d->pending, c, (uint64_t)tarn_conn_node(c)->config->redis_timeout_ms);
         return 0;
     }
-    d->pending.node = c->node;
+    d->pending.node = tarn_conn_node(c);
     delete_reply(d, &d->pending.request.failure, &c->out);
     tarn_pending_free(&d->pending);
     return 0;
@@ -200,7 +200,7 @@ static void release_item(struct tarn_conn *c, redisReply **args)
 {
     struct tarn_location l = {.offset = 0};
     int rc = release_args(args, &l);
-    if (!rc && !tarn_recheck_free_copy(c->node->store, &l))
+    if (!rc && !tarn_recheck_free_copy(tarn_conn_node(c)->store, &l))
         rc = tarn_fail(TARN_E_BUSY, "its own commit has not ended, which will free it: release again");
     if (rc)
         tarn_reply_failure(c, rc);
@@ -257,7 +257,7 @@ int tarn_command_settled(struct tarn_conn *c, size_t n, redisReply **args)
         rc = settled_item(p, args + i);
     if (!rc) {
         p->answer = settled_answer;
-        tarn_pending_start(p, c, (uint64_t)c->node->config->redis_timeout_ms);
+        tarn_pending_start(p, c, (uint64_t)tarn_conn_node(c)->config->redis_timeout_ms);
     } else if (p) {
         tarn_pending_free(p);
     }

@@ -8,10 +8,10 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "server/control/session.h"
 #include "server/directory/presence.h"
 #include "server/directory/scrub.h"
 #include "server/store/populate.h"
+#include "transport/host/session.h"
 
 #define U PRIu64
 
@@ -47,7 +47,7 @@ void tarn_session_figures(const struct tarn_node *n, struct tarn_session_figures
 {
     uint64_t oldest = 0, now = tarn_now_ns();
     *out = (struct tarn_session_figures){0};
-    for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
+    for (const struct tarn_session *s = n->host.sessions->table; s; s = s->hh.next) {
         out->connected += s->connections > 0;
         out->lingering += s->connections == 0;
         if (!s->reserving_since_ns || !tarn_store_session_reserved(n->store, s->id))
@@ -133,7 +133,7 @@ static void sessions_section(const struct tarn_node *n, struct tarn_buf *out)
                     "# Sessions\r\nsessions:%" U "\r\nsessions_lingering:%" U "\r\nsessions_reserving:%" U
                     "\r\noldest_reservation_ms:%" U "\r\n",
                     f.connected, f.lingering, f.reserving, f.oldest_reservation_ms);
-    for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
+    for (const struct tarn_session *s = n->host.sessions->table; s; s = s->hh.next) {
         if (!s->reserving_since_ns || !tarn_store_session_reserved(n->store, s->id))
             continue;
         tarn_buf_printf(
@@ -147,10 +147,10 @@ static void sessions_section(const struct tarn_node *n, struct tarn_buf *out)
 static void transports_section(const struct tarn_node *n, struct tarn_buf *out)
 {
     tarn_buf_printf(out, "# Transports\r\n");
-    for (uint32_t t = 0; t < n->ntransports; t++) {
+    for (uint32_t t = 0; t < n->host.ntransports; t++) {
         char text[TARN_FIELD_MAX];
-        n->transports[t].ops->describe(n->transports[t].half, 0, text, sizeof(text));
-        tarn_buf_printf(out, "%s:%s\r\n", n->transports[t].ops->name, text);
+        n->host.transports[t].ops->describe(n->host.transports[t].half, 0, text, sizeof(text));
+        tarn_buf_printf(out, "%s:%s\r\n", n->host.transports[t].ops->name, text);
     }
 }
 
@@ -160,7 +160,7 @@ static void stats_section(const struct tarn_node *n, struct tarn_buf *out)
     tarn_buf_printf(out,
                     "# Stats\r\ntotal_connections_received:%" U "\r\ntotal_commands_processed:%" U
                     "\r\ntotal_error_replies:%" U "\r\n",
-                    s->connections, s->commands, s->errors);
+                    n->host.connections, n->host.commands, n->host.errors);
     tarn_buf_printf(out, "reserved:%" U "\r\ncommitted:%" U "\r\ncommit_failed:%" U "\r\ndeleted:%" U "\r\n",
                     s->reserved, s->committed, s->commit_failed, s->deleted);
     tarn_buf_printf(

@@ -53,7 +53,7 @@ static void answer(struct tarn_pending *p, const struct tarn_reason *why)
     struct tarn_conn *c = p->conn;
     p->answer(p, why);
     if (why->code)
-        p->node->stats.errors++;
+        p->node->host.errors++;
     p->conn = NULL;
     if (c)
         tarn_conn_resume(c);
@@ -120,7 +120,7 @@ static void conn_gone(struct tarn_waiter *w)
 
 void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t timeout_ms)
 {
-    struct tarn_node *n = c->node;
+    struct tarn_node *n = TARN_CONTAINER_OF(c->host, struct tarn_node, host);
     p->node = n;
     p->conn = c;
     p->begun_ns = tarn_now_ns();
@@ -130,7 +130,7 @@ void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t ti
     DL_APPEND(n->pending, p);
     n->unsettled++;
     /* Without the timer the directory thread's own time limit still answers. */
-    if (!n->expiry && tarn_timer_new(n->loop, EXPIRY_MS, expire, n, &n->expiry))
+    if (!n->expiry && tarn_timer_new(n->host.loop, EXPIRY_MS, expire, n, &n->expiry))
         n->expiry = NULL;
     p->waiter.gone = conn_gone;
     tarn_conn_wait(c, &p->waiter);

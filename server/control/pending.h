@@ -15,7 +15,8 @@
 #ifndef TARN_SERVER_PENDING_H
 #define TARN_SERVER_PENDING_H
 
-#include "server/control/control.h"
+#include "server/parts.h"
+#include "transport/host/control.h"
 
 struct tarn_pending {
     struct tarn_request request;

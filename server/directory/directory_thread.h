@@ -64,8 +64,8 @@
 #define TARN_SERVER_DIRECTORY_THREAD_H
 
 #include "base/error.h"
+#include "base/loop.h"
 #include "metadata/directory.h"
-#include "server/loop.h"
 #include "transport/node_half.h"
 
 struct tarn_directory_thread;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop: posted calls, watches, timers, signals, and freeing each of them from its own callback. */
+/* The event loop: posted calls, watches, timers, and freeing each of them from its own callback. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -8,12 +8,11 @@
 #include <cmocka.h>
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "server/loop.h"
+#include "base/loop.h"
 
 #define THREADS 4
 #define POSTS 2000
@@ -218,27 +217,6 @@ static void hangup_is_readable(void **state)
     close(pair[0]);
 }
 
-/* --- signals ------------------------------------------------------------------------------------ */
-
-static void on_signal(void *arg)
-{
-    struct side *s = arg;
-    s->ticks++;
-    tarn_loop_stop(s->loop);
-}
-
-static void signals_arrive_on_the_loop(void **state)
-{
-    struct side s = {.loop = *state};
-
-    assert_int_equal(tarn_signal_new(*state, SIGUSR1, on_signal, &s, &s.watch), 0);
-    assert_int_equal(raise(SIGUSR1), 0);
-    assert_int_equal(s.ticks, 0);
-    tarn_loop_run(*state);
-    assert_int_equal(s.ticks, 1);
-    tarn_watch_free(s.watch);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,7 +226,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(watch_changes_and_frees_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(paused_watch_is_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(hangup_is_readable, setup, teardown),
-        cmocka_unit_test_setup_teardown(signals_arrive_on_the_loop, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,9 @@
 /*
  * TCP, node half: threads, accepting, sessions. tcp_node.h has the rules of threads and lock.
  *
- * It uses plain epoll, because transport/ does not know server/loop.h. Threads of an idle node sleep without
- * a timeout. They wake on their own only while a connection has a deadline, or while accepting is paused
- * because descriptors have run out.
+ * It uses plain epoll, because a connection moves from thread to thread. Threads of an idle node sleep
+ * without a timeout. They wake on their own only while a connection has a deadline, or while accepting is
+ * paused because descriptors have run out.
  */
 #include "transport/tcp/tcp_node.h"
 

@@ -10,11 +10,11 @@
  *
  * The descriptors of an ATTACH go out with the first byte of its answer. No request runs before that.
  */
-#ifndef TARN_SERVER_CONTROL_H
-#define TARN_SERVER_CONTROL_H
+#ifndef TARN_TRANSPORT_CONTROL_H
+#define TARN_TRANSPORT_CONTROL_H
 
-#include "base/resp/resp.h"
-#include "server/control/session.h"
+#include "transport/host/host.h"
+#include "transport/host/session.h"
 
 /* What a connection waits for. */
 struct tarn_waiter {
@@ -26,14 +26,14 @@ enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING }
 struct tarn_conn {
     struct tarn_conn *prev, *next;
     struct tarn_control *control;
-    struct tarn_node *node;
+    struct tarn_host *host;
     struct tarn_watch *watch;
     struct tarn_resp_parser *parser;
     int fd, events;
     bool local;         /* came over the Unix socket */
     bool admitted;      /* has sent a request, and has shown the secret if there is one */
     bool authenticated; /* has shown the secret, or there is none */
-    bool admin; /* the peer is the node's user or root on the Unix socket, or has shown the admin secret */
+    bool admin; /* the peer is the host's user or root on the Unix socket, or has shown the admin secret */
     enum tarn_conn_state state;
     char peer[64];
     uint64_t id, since_ns, commands;
@@ -51,12 +51,9 @@ struct tarn_conn {
     size_t fds_at; /* offset in out of the byte they are sent with */
 };
 
-/* Runs a request: adds exactly one reply to c->out, or calls tarn_conn_wait() and has it added later. */
-typedef void (*tarn_run_fn)(struct tarn_conn *c, const redisReply *request);
-
 /* Listens on both sockets; *listen gets the port taken. BUSY: another program has the port or socket. */
-int tarn_control_start(struct tarn_node *n, tarn_run_fn run, struct tarn_addr *listen,
-                       const struct tarn_addr *unix_addr, struct tarn_control **c_p);
+int tarn_control_start(struct tarn_host *h, struct tarn_addr *listen, const struct tarn_addr *unix_addr,
+                       struct tarn_control **c_p);
 /* Closes everything. NULL is allowed. */
 void tarn_control_stop(struct tarn_control *c);
 /* At each heartbeat: drops connections that were not admitted in time, listens again after a shortage. */

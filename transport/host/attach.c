@@ -3,7 +3,7 @@
  * ATTACH and DETACH. A transport may answer an ATTACH later: rdma resolves the client's address and joins
  * queue pairs. Only the connection waits for that, not the control thread.
  */
-#include "server/control/commands.h"
+#include "transport/host/commands.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -18,9 +18,9 @@
 struct tarn_attaching {
     struct tarn_waiter waiter;
     struct tarn_attaching *prev, *next;
-    struct tarn_node *node;
+    struct tarn_host *host;
     struct tarn_conn *conn; /* NULL once it is gone */
-    const struct tarn_node_transport *transport;
+    const struct tarn_host_transport *transport;
     char offer[TARN_OFFER_TEXT];
     struct tarn_attach a;
 };
@@ -35,7 +35,7 @@ static void reply(struct tarn_conn *c, const struct tarn_attach *a)
 
 static void attaching_free(struct tarn_attaching *at)
 {
-    DL_DELETE(at->node->attaching, at);
+    DL_DELETE(at->host->attaching, at);
     free(at);
 }
 
@@ -60,7 +60,7 @@ static void answered(void *arg)
 static void attached(struct tarn_attach *a)
 {
     struct tarn_attaching *at = TARN_CONTAINER_OF(a, struct tarn_attaching, a);
-    tarn_loop_post(at->node->loop, answered, at);
+    tarn_loop_post(at->host->loop, answered, at);
 }
 
 static void conn_gone(struct tarn_waiter *w)
@@ -90,11 +90,11 @@ int tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args)
     if (!at)
         return tarn_fail(TARN_E_NO_MEMORY, "ATTACH: out of memory");
     at->waiter.gone = conn_gone;
-    at->node = c->node;
+    at->host = c->host;
     at->conn = c;
     at->a.local = c->local;
     at->a.done = attached;
-    DL_APPEND(c->node->attaching, at);
+    DL_APPEND(c->host->attaching, at);
     int rc = parse(args, n, at);
     if (!rc)
         rc = tarn_session_attach(c->session, args[1]->str, &at->a, &at->transport);
@@ -120,8 +120,8 @@ int tarn_command_detach(struct tarn_conn *c, size_t n, redisReply **args)
     return rc;
 }
 
-void tarn_attaching_free(struct tarn_node *n)
+void tarn_attaching_free(struct tarn_host *h)
 {
-    while (n->attaching)
-        attaching_free(n->attaching);
+    while (h->attaching)
+        attaching_free(h->attaching);
 }

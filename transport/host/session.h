@@ -13,15 +13,15 @@
  * promise. When the process exits, connections that a child has inherited are closed as well: its mappings
  * are gone.
  */
-#ifndef TARN_SERVER_SESSION_H
-#define TARN_SERVER_SESSION_H
+#ifndef TARN_TRANSPORT_SESSION_H
+#define TARN_TRANSPORT_SESSION_H
 
 #include <sys/types.h>
 
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#include "server/parts.h"
+#include "transport/host/host.h"
 
 struct tarn_session {
     UT_hash_handle hh;
@@ -35,21 +35,21 @@ struct tarn_session {
     struct tarn_watch *exit_watch;
     bool quit;         /* QUIT was sent: nothing is mapped */
     bool writer;       /* has a writable mapping */
-    uint32_t attached; /* bits of node->transports */
+    uint32_t attached; /* bits of host->transports */
     int hazard_fd;
     struct tarn_hazard_page *page;
-    uint64_t reserving_since_ns; /* 0: it has no reservations */
+    uint64_t reserving_since_ns; /* tarnd's; 0: it has no reservations */
     uint64_t last_ns;            /* its last command */
 };
 
 struct tarn_sessions {
-    struct tarn_node *node;
+    struct tarn_host *host;
     struct tarn_session *table;
     void (*drop)(const struct tarn_session *s);
 };
 
 /* drop: closes all connections of a session. */
-int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s),
+int tarn_sessions_new(struct tarn_host *h, void (*drop)(const struct tarn_session *s),
                       struct tarn_sessions **s_p);
 /* Ends all sessions. Their connections must be closed. */
 void tarn_sessions_free(struct tarn_sessions *s);
@@ -69,10 +69,8 @@ void tarn_session_quit(struct tarn_session *s);
  * TARN_INPROGRESS and calls a->done later. *transport_p: the transport of that name.
  */
 int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
-                        const struct tarn_node_transport **transport_p);
+                        const struct tarn_host_transport **transport_p);
 /* DETACH. */
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link);
-/* Updates reserving_since_ns. To be called after reservations were added or ended. */
-void tarn_session_reservations_changed(struct tarn_session *s);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "server/control/control.h"
+#include "transport/host/control.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/net.h"
 
 #define AT "control"
 #define REQUEST_MAX (16u << 20)
@@ -36,8 +37,7 @@ struct listener {
 };
 
 struct tarn_control {
-    struct tarn_node *node;
-    tarn_run_fn run;
+    struct tarn_host *host;
     struct listener tcp, local;
     char unix_path[sizeof(((struct tarn_addr *)0)->host)];
     struct tarn_conn *conns;     /* the admitted ones */
@@ -183,7 +183,7 @@ static bool run_requests(struct tarn_conn *c)
         count_input(c);
         if (!request)
             return true;
-        c->control->run(c, request);
+        c->host->ops->run(c, request);
         freeReplyObject(request);
         if (c->session)
             c->session->last_ns = tarn_now_ns();
@@ -299,7 +299,7 @@ static void name_peer(struct tarn_conn *c, const struct sockaddr_storage *a)
     }
 }
 
-/* The node's user and root can do all that an administrator can anyway. */
+/* The host's user and root can do all that an administrator can anyway. */
 static bool is_ours(int fd)
 {
     uid_t uid = peer_process(fd).uid;
@@ -311,9 +311,8 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
     struct tarn_control *control = l->control;
     struct tarn_conn *c = calloc(1, sizeof(*c));
     if (!c || !(c->parser = tarn_resp_parser_new(EARLY_REQUEST_MAX, EARLY_ARGS_MAX)) ||
-        tarn_watch_new(control->node->loop, fd, TARN_READABLE, conn_event, c, &c->watch)) {
-        tarn_log(&control->node->log, TARN_LOG_WARN, AT,
-                 "msg=\"connection refused\" cause=\"out of memory\"");
+        tarn_watch_new(control->host->loop, fd, TARN_READABLE, conn_event, c, &c->watch)) {
+        tarn_log(control->host->log, TARN_LOG_WARN, AT, "msg=\"connection refused\" cause=\"out of memory\"");
         if (c)
             tarn_resp_parser_free(c->parser);
         free(c);
@@ -321,11 +320,11 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
         return;
     }
     c->control = control;
-    c->node = control->node;
+    c->host = control->host;
     c->fd = fd;
     c->events = TARN_READABLE;
     c->local = l->local;
-    c->authenticated = !tarn_node_secret(control->node);
+    c->authenticated = !control->host->ops->wants_secret(control->host);
     c->admin = l->local && is_ours(fd);
     c->id = ++control->next_id;
     c->since_ns = tarn_now_ns();
@@ -333,14 +332,14 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
     name_peer(c, peer);
     if (!c->local)
         keep_alive(fd);
-    control->node->stats.connections++;
+    control->host->connections++;
     DL_APPEND(control->strangers, c);
 }
 
 static void pause_accepting(struct tarn_control *control)
 {
     tarn_log(
-        &control->node->log, TARN_LOG_WARN, AT,
+        control->host->log, TARN_LOG_WARN, AT,
         "msg=\"not accepting connections for a moment\" cause=\"%m\" remedy=\"raise the limit of open files "
         "(ulimit -n, LimitNOFILE=)\"");
     control->paused = true;
@@ -372,18 +371,17 @@ static int listen_on(struct tarn_control *c, struct listener *l, struct tarn_add
     int rc = tarn_net_listen(a, &l->fd);
     if (rc)
         return rc;
-    return tarn_watch_new(c->node->loop, l->fd, TARN_READABLE, accept_some, l, &l->watch);
+    return tarn_watch_new(c->host->loop, l->fd, TARN_READABLE, accept_some, l, &l->watch);
 }
 
-int tarn_control_start(struct tarn_node *n, tarn_run_fn run, struct tarn_addr *listen_addr,
-                       const struct tarn_addr *unix_addr, struct tarn_control **c_p)
+int tarn_control_start(struct tarn_host *h, struct tarn_addr *listen_addr, const struct tarn_addr *unix_addr,
+                       struct tarn_control **c_p)
 {
     struct tarn_addr local = *unix_addr;
     struct tarn_control *c = calloc(1, sizeof(*c));
     if (!c)
         return tarn_fail(TARN_E_NO_MEMORY, "control: out of memory");
-    c->node = n;
-    c->run = run;
+    c->host = h;
     c->tcp.fd = c->local.fd = -1;
     int rc = listen_on(c, &c->tcp, listen_addr, false);
     if (!rc)

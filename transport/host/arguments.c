@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of commands, and failures as replies. */
-#include "server/control/commands.h"
+#include "transport/host/commands.h"
 
 #include <inttypes.h>
 
@@ -13,7 +13,7 @@
 /* Strangers cannot fill a disk with the log: of many in a second the rest is counted. */
 static void log_refusal(const struct tarn_conn *c)
 {
-    struct tarn_refusals *r = &c->node->refusals;
+    struct tarn_refusals *r = &c->host->refusals;
     uint64_t now = tarn_now_ns();
 
     if (now - r->second_ns >= TARN_NS_PER_S)
@@ -22,7 +22,7 @@ static void log_refusal(const struct tarn_conn *c)
         r->left_out++;
         return;
     }
-    tarn_log(&c->node->log, TARN_LOG_WARN, "control",
+    tarn_log(c->host->log, TARN_LOG_WARN, "control",
              "msg=\"refused\" peer=%s command=%s left_out=%u cause=\"%s\"", c->peer, c->last_command,
              r->left_out, tarn_last_error());
     r->left_out = 0;
@@ -30,7 +30,7 @@ static void log_refusal(const struct tarn_conn *c)
 
 void tarn_reply_failure(struct tarn_conn *c, int code)
 {
-    c->node->stats.errors++;
+    c->host->errors++;
     if ((code == TARN_E_AUTH || code == TARN_E_VERSION) && !c->refused) {
         c->refused = true;
         log_refusal(c);

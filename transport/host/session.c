@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "server/control/session.h"
+#include "transport/host/session.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,13 +23,13 @@
 #define PIDFS_MAGIC 0x50494446u
 #define SESSIONS_MAX 256 /* of one process: each may keep a hazard page, which every reuse looks at */
 
-int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s),
+int tarn_sessions_new(struct tarn_host *h, void (*drop)(const struct tarn_session *s),
                       struct tarn_sessions **s_p)
 {
     struct tarn_sessions *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "sessions: out of memory");
-    s->node = n;
+    s->host = h;
     s->drop = drop;
     *s_p = s;
     return 0;
@@ -37,10 +37,10 @@ int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_sessio
 
 static void detach(struct tarn_session *s)
 {
-    struct tarn_node *n = s->all->node;
-    for (uint32_t i = 0; i < n->ntransports; i++) {
+    const struct tarn_host *h = s->all->host;
+    for (uint32_t i = 0; i < h->ntransports; i++) {
         if (s->attached & 1u << i)
-            n->transports[i].ops->detach(n->transports[i].half, s->id);
+            h->transports[i].ops->detach(h->transports[i].half, s->id);
     }
     s->attached = 0;
 }
@@ -48,7 +48,7 @@ static void detach(struct tarn_session *s)
 static void drop_page(struct tarn_session *s)
 {
     if (s->page) {
-        tarn_store_hazard_remove(s->all->node->store, s->page);
+        s->all->host->ops->hazard_remove(s->all->host, s->page);
         munmap(s->page, sizeof(*s->page));
         s->page = NULL;
     }
@@ -59,21 +59,17 @@ static void drop_page(struct tarn_session *s)
 
 static void session_free(struct tarn_session *s)
 {
-    struct tarn_node *n = s->all->node;
+    struct tarn_host *h = s->all->host;
     detach(s);
-    uint32_t aborted = tarn_store_abort_session(n->store, s->id);
-    if (aborted)
-        tarn_log(&n->log, TARN_LOG_INFO, AT,
-                 "msg=\"reservations of a gone client freed\" session=%016" PRIx64 " pid=%d reservations=%u",
-                 s->id, (int)s->pid, aborted);
+    bool released = h->ops->release(s, true);
     drop_page(s);
     tarn_watch_free(s->exit_watch);
     if (s->pidfd >= 0)
         close(s->pidfd);
     HASH_DEL(s->all->table, s);
     free(s);
-    if (aborted)
-        n->drain_check(n);
+    if (released)
+        h->ops->released(h);
 }
 
 void tarn_sessions_free(struct tarn_sessions *s)
@@ -157,11 +153,11 @@ static int become(struct tarn_session *s, const struct peer *p)
         s->pidfd = -1;
         return tarn_fail(TARN_E_BUSY,
                          "HELLO: process %d has %d sessions with node %s: close clients that are not used",
-                         (int)p->pid, SESSIONS_MAX, s->all->node->id);
+                         (int)p->pid, SESSIONS_MAX, s->all->host->id);
     }
     s->identified = true;
     if (s->pidfd >= 0 &&
-        tarn_watch_new(s->all->node->loop, s->pidfd, TARN_READABLE, process_exited, s, &s->exit_watch)) {
+        tarn_watch_new(s->all->host->loop, s->pidfd, TARN_READABLE, process_exited, s, &s->exit_watch)) {
         close(s->pidfd);
         s->pidfd = -1;
     }
@@ -231,10 +227,8 @@ void tarn_session_leave(struct tarn_session *s)
         session_free(s);
         return;
     }
-    if (!s->writer && tarn_store_abort_session(s->all->node->store, s->id)) {
-        tarn_session_reservations_changed(s);
-        s->all->node->drain_check(s->all->node);
-    }
+    if (!s->writer && s->all->host->ops->release(s, false))
+        s->all->host->ops->released(s->all->host);
 }
 
 void tarn_session_quit(struct tarn_session *s)
@@ -260,7 +254,7 @@ static int make_page(struct tarn_session *s)
     void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "hazard page: mmap: %m");
-    int rc = tarn_store_hazard_add(s->all->node->store, page);
+    int rc = s->all->host->ops->hazard_add(s->all->host, page);
     if (rc)
         munmap(page, bytes);
     else
@@ -269,14 +263,14 @@ static int make_page(struct tarn_session *s)
 }
 
 /* Its index; NOT_REACHABLE when there is none of that name. */
-static int find_transport(const struct tarn_node *n, const char *command, const char *name)
+static int find_transport(const struct tarn_host *h, const char *command, const char *name)
 {
-    for (uint32_t i = 0; i < n->ntransports; i++) {
-        if (!strcmp(n->transports[i].ops->name, name))
+    for (uint32_t i = 0; i < h->ntransports; i++) {
+        if (!strcmp(h->transports[i].ops->name, name))
             return (int)i;
     }
     return tarn_fail(TARN_E_NOT_REACHABLE, "%s %s: node %s does not offer that transport", command, name,
-                     n->id);
+                     h->id);
 }
 
 static int check_attach(const struct tarn_session *s, const struct tarn_node_half_ops *ops, bool write,
@@ -297,14 +291,14 @@ static int check_attach(const struct tarn_session *s, const struct tarn_node_hal
 }
 
 int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
-                        const struct tarn_node_transport **transport_p)
+                        const struct tarn_host_transport **transport_p)
 {
-    struct tarn_node *n = s->all->node;
-    int at = find_transport(n, "ATTACH", transport);
+    struct tarn_host *h = s->all->host;
+    int at = find_transport(h, "ATTACH", transport);
     if (at < 0)
         return at;
-    const struct tarn_node_half_ops *ops = n->transports[at].ops;
-    *transport_p = &n->transports[at];
+    const struct tarn_node_half_ops *ops = h->transports[at].ops;
+    *transport_p = &h->transports[at];
     int rc = check_attach(s, ops, a->write, a->local);
     if (!rc && (ops->caps & TARN_CAP_VIEW) && a->local && s->hazard_fd < 0 && (rc = make_page(s)))
         drop_page(s);
@@ -312,7 +306,7 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
         return rc;
     a->session = s->id;
     a->hazard_fd = s->hazard_fd;
-    rc = ops->attach(n->transports[at].half, a);
+    rc = ops->attach(h->transports[at].half, a);
     if (rc < 0)
         return rc;
     s->quit = false;
@@ -323,18 +317,10 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
 
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link)
 {
-    struct tarn_node *n = s->all->node;
-    int at = find_transport(n, "DETACH", transport);
+    struct tarn_host *h = s->all->host;
+    int at = find_transport(h, "DETACH", transport);
     if (at < 0)
         return at;
-    n->transports[at].ops->detach_link(n->transports[at].half, s->id, link);
+    h->transports[at].ops->detach_link(h->transports[at].half, s->id, link);
     return 0;
-}
-
-void tarn_session_reservations_changed(struct tarn_session *s)
-{
-    if (!tarn_store_session_reserved(s->all->node->store, s->id))
-        s->reserving_since_ns = 0;
-    else if (!s->reserving_since_ns)
-        s->reserving_since_ns = tarn_now_ns();
 }
