@@ -65,17 +65,13 @@ LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
-# What belongs to whom, by folder. Node halves are node_*.c and NAME_node*.c in transport/; libtarn has none of them. The
-# pattern [!n] leaves them out: no other file there may have an n in that place.
+# What belongs to whom, by folder.
 option_src := $(wildcard base/option/*.c)
-transports := shm tcp rdma cuda_ipc tcpx
-half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c transport/host/*.c)
-lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
-              $(wildcard transport/[!n]*.c $(foreach t,$(transports),transport/$t/$t.c transport/$t/$t_[!n]*.c) \
-              transport/tcpx/plugin/*.c)
 # The fault injector, which only programs of the tests are linked with.
 faulty_src := $(wildcard transport/faulty/*.c)
-node_src   := $(wildcard server/*.c server/*/*.c) $(half_src) $(option_src)
+lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c client/window/*.c) transport/cuda/cuda_text.c $(cuda_src) \
+              $(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c tcpx/*.c tcpx/plugin/*.c host/*.c))
+node_src   := $(wildcard server/*.c server/*/*.c) $(option_src)
 cli_src    := $(wildcard client/cli/*.c) $(option_src)
 file_src   := $(wildcard client/cli/file*.c)
 bench_src  := $(wildcard client/bench/*.c) $(option_src) $(or $(bare_src_$(cuda)),$(bare_src_other))

@@ -8,7 +8,7 @@
  *   peer_node, cache                 what the client knows of nodes and objects
  *
  * Blocking calls run on the caller's thread. Workers (op_run.c) run the same code for submitted operations.
- * Three threads belong to the client: watcher and keeper (monitor.c), leases (lease_ask.c).
+ * Three threads belong to the client: watcher and keeper (monitor.c), leases (read_lease_ask.c).
  *
  * Lock order: nodes_lock -> a node's lock -> monitor.lock. The locks of cache shards, leases, the queue of
  * operations, put sessions and registered memory are held alone. No lock is held while waiting for a peer.
@@ -30,6 +30,7 @@
 #include "transport/transport.h"
 
 struct tarn_cache;
+struct tarn_lender;
 struct tarn_owed_command;
 struct tarn_mr;
 struct tarn_ops_queue;
@@ -58,7 +59,7 @@ struct tarn_monitor {
 };
 
 /* One thread asks about leases; it sleeps while none is in use. */
-struct tarn_leases {
+struct tarn_read_leases {
     pthread_t thread;
     bool running;
     struct tarn_cancel cancel; /* at close: ends the thread's waits and the waits for an answer */
@@ -114,12 +115,15 @@ struct tarn_client {
     bool refreshing;
 
     struct tarn_monitor monitor;
-    struct tarn_leases leases;
+    struct tarn_read_leases leases;
     struct tarn_ops_queue *ops;
     pthread_mutex_t sessions_lock;
     struct tarn_put_session *sessions; /* the open ones */
     pthread_mutex_t memory_lock;
     struct tarn_mr *memory; /* registered ranges */
+    char *listen;           /* where the lender answers; NULL: on this host only */
+    pthread_mutex_t lender_lock;
+    struct tarn_lender *lender; /* NULL: nothing was lent so far */
 
     struct {
         _Alignas(64) _Atomic uint64_t n[TARN_COUNTERS];

@@ -105,7 +105,7 @@ static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, stru
 static int say_hello(struct tarn_control_conn *conn)
 {
     struct tarn_peer_node *node = conn->node;
-    const char *given = node->client->secret;
+    const char *given = atomic_load(&node->lends) ? NULL : node->client->secret;
     char session[17], published[sizeof node->secret];
 
     pthread_mutex_lock(&node->lock);

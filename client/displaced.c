@@ -221,7 +221,7 @@ struct tarn_peer_node *tarn_peer_nodes_any(struct tarn_client *c, const struct t
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     HASH_ITER (hh, c->nodes, node, next)
-        if (!found && node != but && tarn_peer_node_answers(node))
+        if (!found && node != but && !atomic_load(&node->lends) && tarn_peer_node_answers(node))
             found = node;
     pthread_rwlock_unlock(&c->nodes_lock);
     return found;

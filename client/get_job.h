@@ -9,7 +9,7 @@
  *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the
  *                                                                       same deadline
  *
- * UNLEASED: the directory must be asked before the chosen copy's node may be read from (lease.h).
+ * UNLEASED: the directory must be asked before the chosen copy's node may be read from (read_lease.h).
  */
 #ifndef TARN_CLIENT_GET_JOB_H
 #define TARN_CLIENT_GET_JOB_H

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/lease_ask.h"
+#include "client/read_lease_ask.h"
 #include "client/resolve.h"
 
 static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_resolved *r)
@@ -107,7 +107,7 @@ void tarn_get_ask_leases(struct tarn_get_batch *b)
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < deadline)
             deadline = b->jobs[i].get->deadline_ns;
-    tarn_lease_wait(b->client, deadline, b->cancel);
+    tarn_read_lease_wait(b->client, deadline, b->cancel);
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage == TARN_GET_UNLEASED)
             b->jobs[i].stage = TARN_GET_RESOLVED;

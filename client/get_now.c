@@ -5,8 +5,8 @@
  */
 #include "client/get_now.h"
 
-#include "client/lease_ask.h"
 #include "client/peer_nodes.h"
+#include "client/read_lease_ask.h"
 #include "client/side.h"
 #include "client/way.h"
 
@@ -15,7 +15,8 @@ static bool choose(const struct tarn_get *g, uint64_t now_ns, struct tarn_way *w
     const struct tarn_desc *d = &g->memo.desc;
     const struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .gpu = g->memo.gpu};
 
-    return tarn_way_choose(g->client, &q, now_ns, w) && tarn_lease_read(&d->locs[w->loc].node->lease, now_ns);
+    return tarn_way_choose(g->client, &q, now_ns, w) &&
+           tarn_read_lease_read(&d->locs[w->loc].node->lease, now_ns);
 }
 
 /* Through the side's shared link, if it has one. */
@@ -98,7 +99,7 @@ bool tarn_get_is_near(const struct tarn_get *g)
     if (g->memo.found != g->memo.looked - 1)
         return false;
     for (uint32_t k = 0; k < d->nlocs; k++)
-        if (tarn_lease_word(d->locs[k].node) == TARN_LEASE_ASK)
+        if (tarn_read_lease_word(d->locs[k].node) == TARN_READ_LEASE_ASK)
             return false;
     return (g->memo.glanced || tarn_get_fits(g, g->memo.found, &d->tensor, &bytes)) && d->nlocs == 1 &&
            choose(g, tarn_coarse_ns(), &way) && atomic_load(&way.side->state) == TARN_SIDE_POOLED &&

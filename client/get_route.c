@@ -15,9 +15,9 @@
 
 #include "client/get_attempt.h"
 #include "client/health.h"
-#include "client/lease_ask.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
+#include "client/read_lease_ask.h"
 
 #define REVIVALS_MAX 3
 #define SLICE_NS (100 * TARN_NS_PER_MS)      /* then the node's lease is looked at again */
@@ -55,10 +55,10 @@ static enum tarn_get_move revive(struct tarn_get_batch *b, struct tarn_get_job *
 /* Has the directory given up the node? UNLEASED: it must be asked first. */
 static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
 {
-    switch (tarn_lease_word(node)) {
-    case TARN_LEASE_GONE:
+    switch (tarn_read_lease_word(node)) {
+    case TARN_READ_LEASE_GONE:
         return true;
-    case TARN_LEASE_ASK:
+    case TARN_READ_LEASE_ASK:
         j->stage = TARN_GET_UNLEASED;
         return false;
     default:
@@ -178,19 +178,19 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
 {
     struct tarn_peer_node *node = tarn_get_copy(j)->node;
 
-    if (tarn_lease_read(&node->lease, now))
+    if (tarn_read_lease_read(&node->lease, now))
         return true;
-    switch (tarn_lease_word(node)) {
-    case TARN_LEASE_RUNS:
+    switch (tarn_read_lease_word(node)) {
+    case TARN_READ_LEASE_RUNS:
         return true;
-    case TARN_LEASE_GONE: /* it will not be chosen again */
+    case TARN_READ_LEASE_GONE: /* it will not be chosen again */
         return false;
-    case TARN_LEASE_REFUSED:
+    case TARN_READ_LEASE_REFUSED:
         j->refused = true;
-        tarn_reason_keep(&j->why, tarn_lease_refusal(node));
+        tarn_reason_keep(&j->why, tarn_read_lease_refusal(node));
         j->tried |= tarn_way_bits_to(j->way.loc);
         return false;
-    case TARN_LEASE_ASK:
+    case TARN_READ_LEASE_ASK:
         j->stage = TARN_GET_UNLEASED;
         return false;
     }

@@ -238,6 +238,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
                              .write = s->write,
                              .fds = fds,
                              .alone = s->last,
+                             .windows = atomic_load(&node->lends),
                              .deadline_ns = steps->deadline_ns,
                              .cancel = cancel,
                              .patience_ns = steps->patience_ns};

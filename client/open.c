@@ -9,14 +9,15 @@
 #include "base/thread.h"
 #include "client/cache.h"
 #include "client/check.h"
-#include "client/lease_ask.h"
 #include "client/memory.h"
 #include "client/monitor.h"
 #include "client/op.h"
 #include "client/put_session.h"
+#include "client/read_lease_ask.h"
 #include "client/refresh.h"
 #include "client/retire.h"
 #include "client/setting.h"
+#include "client/window/lender.h"
 #include "metadata/records.h"
 #include "transport/faulty/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
@@ -48,8 +49,9 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     pthread_mutex_init(&c->monitor.lock, NULL);
     pthread_mutex_init(&c->sessions_lock, NULL);
     pthread_mutex_init(&c->memory_lock, NULL);
+    pthread_mutex_init(&c->lender_lock, NULL);
     c->monitor.wake_fd = -1;
-    tarn_leases_init(c);
+    tarn_read_leases_init(c);
 
     int rc = alive_page(c);
     if (rc == 0)
@@ -60,6 +62,8 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
                        "secret: is empty: give the nodes' secret, or NULL for that of TARN_SECRET");
     c->secret_of_env = secret && !o->secret;
     if (rc == 0 && secret && !(c->secret = strdup(secret)))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
+    if (rc == 0 && o->listen && !(c->listen = strdup(o->listen)))
         rc = tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
     return rc;
 }
@@ -140,7 +144,7 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
     if (rc == 0)
         rc = tarn_monitor_start(c);
     if (rc == 0)
-        rc = tarn_leases_start(c);
+        rc = tarn_read_leases_start(c);
     if (rc == 0) {
         *c_p = c;
         return 0;
@@ -168,9 +172,10 @@ void tarn_close(struct tarn_client *c)
         return;
     tarn_ops_stop(c);
     tarn_put_sessions_close(c);
-    tarn_leases_stop(c);
+    tarn_read_leases_stop(c);
     tarn_monitor_stop(c);
     tarn_ops_free(c);
+    tarn_lender_stop(c->lender);
     nodes_free(c);
     for (int t = 0; t < c->ntransports; t++)
         c->transports[t]->local_close(c->locals[t]);
@@ -181,15 +186,17 @@ void tarn_close(struct tarn_client *c)
         tarn_faulty_free(c->faulty);
     if (c->alive)
         munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
-    tarn_leases_free(c);
+    tarn_read_leases_free(c);
     tarn_memory_free(c);
     pthread_mutex_destroy(&c->memory_lock);
+    pthread_mutex_destroy(&c->lender_lock);
     pthread_mutex_destroy(&c->sessions_lock);
     pthread_mutex_destroy(&c->monitor.lock);
     pthread_cond_destroy(&c->refresh_done);
     pthread_mutex_destroy(&c->refresh_lock);
     pthread_rwlock_destroy(&c->nodes_lock);
     free(c->secret);
+    free(c->listen);
     free(c);
 }
 

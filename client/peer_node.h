@@ -8,10 +8,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <tarn/window.h>
+
 #include "base/error.h"
 #include "base/resp/resp.h"
-#include "client/lease.h"
 #include "client/patience.h"
+#include "client/read_lease.h"
 #include "metadata/directory.h"
 #include "transport/transport.h"
 
@@ -99,18 +101,20 @@ struct tarn_peer_node {
         uint32_t epoch; /* low half of the node's epoch = high half of its generations */
     } key;
     _Atomic int health;
-    _Atomic bool suspect;    /* just set aside; the keeper has not asked it yet */
-    _Atomic bool doubted;    /* UP, but left a call unanswered; the keeper asks it */
-    _Atomic bool listed;     /* the directory listed it when last asked */
+    _Atomic bool suspect; /* just set aside; the keeper has not asked it yet */
+    _Atomic bool doubted; /* UP, but left a call unanswered; the keeper asks it */
+    _Atomic bool lends;   /* a client that lends windows (client/window/): in no directory, always listed */
+    _Atomic bool listed;  /* the directory listed it when last asked */
     _Atomic bool superseded; /* another incarnation has its place */
     _Atomic bool local;      /* its Unix socket answered: it is on this host */
     _Atomic bool near;       /* its record names this host, and its Unix socket has not shown otherwise */
     _Atomic bool draining;
-    struct tarn_lease lease;
-    _Atomic uint8_t pool_transports[TARN_POOLS_MAX]; /* by pool; bit t: the client's transport t serves it */
-    _Atomic uint64_t asked_ns;     /* not listed: when the directory was last asked about it */
-    struct tarn_patience patience; /* measured by HELLO */
-    uint64_t pass;                 /* the last refresh that saw it; nodes_lock */
+    struct tarn_read_lease lease;
+    _Atomic uint8_t
+        pool_transports[TARN_WINDOWS_MAX]; /* by pool or window; bit t: the client's transport t serves it */
+    _Atomic uint64_t asked_ns;             /* not listed: when the directory was last asked about it */
+    struct tarn_patience patience;         /* measured by HELLO */
+    uint64_t pass;                         /* the last refresh that saw it; nodes_lock */
 
     /* From here on all is guarded by lock, unless it says otherwise. */
     pthread_mutex_t lock;

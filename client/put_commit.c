@@ -24,10 +24,10 @@
 #include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
-#include "client/lease_ask.h"
 #include "client/peer_nodes.h"
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
+#include "client/read_lease_ask.h"
 #include "client/retire.h"
 
 #define WAIT_MAX_MS 16 /* between COMMITs of held items */
@@ -196,7 +196,7 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
         const struct tarn_target *t = &job->targets[k];
         if (t->state != TARN_TARGET_STORED)
             continue;
-        tarn_lease_named(t->node);
+        tarn_read_lease_named(t->node);
         d.locs[d.nlocs++] = tarn_target_loc(t);
     }
     tarn_cache_set(p->client->cache, &item->key, tarn_key_hash(&item->key), &d);

@@ -50,7 +50,7 @@ static uint64_t capacity(const struct tarn_peer_node *node, const char *pool)
 
 static bool eligible(const struct tarn_put *p, const struct tarn_peer_node *r, const char *node, bool local)
 {
-    if (!atomic_load(&r->listed) || atomic_load(&r->superseded))
+    if (!atomic_load(&r->listed) || atomic_load(&r->superseded) || atomic_load(&r->lends))
         return false;
     if (node[0] && strcmp(r->key.id, node) != 0)
         return false;

@@ -6,8 +6,8 @@
 
 #include "client/alert.h"
 #include "client/client.h"
-#include "client/lease_ask.h"
 #include "client/peer_nodes.h"
+#include "client/read_lease_ask.h"
 
 static uint32_t transport_bits(const struct tarn_client *c, const char *list)
 {
@@ -50,7 +50,7 @@ int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *
     pthread_mutex_unlock(&node->lock);
     atomic_store(&node->draining, strcmp(n->state, "draining") == 0);
     atomic_store(&node->superseded, false);
-    tarn_lease_listed(node, n, sent_ns);
+    tarn_read_lease_listed(node, n, sent_ns);
     bool back = !atomic_exchange(&node->listed, true);
     if (atomic_load(&node->health) != TARN_UP) {
         if (back) /* it beats again, so callers wait for the keeper's word */
@@ -79,13 +79,13 @@ static void settle(struct tarn_client *c, uint64_t pass)
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     HASH_ITER (hh, c->nodes, node, next) {
-        if (node->pass == pass)
+        if (node->pass == pass || atomic_load(&node->lends))
             continue;
         atomic_store(&node->listed, false);
         HASH_ITER (hh, c->nodes, other, after)
             if (other->pass == pass && strcmp(other->key.id, node->key.id) == 0) {
                 atomic_store(&node->superseded, true);
-                tarn_lease_end(&node->lease);
+                tarn_read_lease_end(&node->lease);
             }
     }
     pthread_rwlock_unlock(&c->nodes_lock);

@@ -12,8 +12,8 @@
 #include "client/cache.h"
 #include "client/check.h"
 #include "client/client.h"
-#include "client/lease_ask.h"
 #include "client/peer_nodes.h"
+#include "client/read_lease_ask.h"
 #include "client/refresh.h"
 
 #define ABSENT_NS (250 * TARN_NS_PER_MS)
@@ -30,7 +30,7 @@ static bool add_location(struct tarn_client *c, const struct tarn_location *l, s
 
     if (!node || atomic_load(&node->superseded)) /* its incarnation is over */
         return false;
-    bool there = (atomic_load(&node->listed) || tarn_lease_runs(&node->lease, tarn_now_ns())) &&
+    bool there = (atomic_load(&node->listed) || tarn_read_lease_runs(&node->lease, tarn_now_ns())) &&
                  !atomic_load(&node->lease.gone);
     int pool = there ? tarn_peer_node_pool(node, l->pool) : -1;
     if (pool < 0) {
@@ -41,7 +41,7 @@ static bool add_location(struct tarn_client *c, const struct tarn_location *l, s
             atomic_store(&node->asked_ns, now);
         return ask;
     }
-    tarn_lease_named(node);
+    tarn_read_lease_named(node);
     d->locs[d->nlocs++] = (struct tarn_loc){node, l->offset, l->gen, (uint32_t)pool, l->slot};
     return false;
 }

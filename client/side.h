@@ -10,7 +10,7 @@ static inline bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uin
 {
     if (gpu && !(s->ops->caps & TARN_CAP_GPU))
         return false;
-    return pool < TARN_POOLS_MAX &&
+    return pool < TARN_WINDOWS_MAX &&
            atomic_load_explicit(&s->node->pool_transports[pool], memory_order_relaxed) >> s->transport & 1;
 }
 

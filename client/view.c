@@ -12,8 +12,8 @@
 #include "client/check.h"
 #include "client/client.h"
 #include "client/desc.h"
-#include "client/lease_ask.h"
 #include "client/link.h"
+#include "client/read_lease_ask.h"
 #include "client/resolve.h"
 #include "client/side.h"
 #include "client/way.h"
@@ -77,26 +77,26 @@ static void note_why(const struct tarn_desc *d, struct tarn_reason *why)
 {
     for (uint32_t k = 0; k < d->nlocs && why->code == 0; k++) {
         struct tarn_peer_node *node = d->locs[k].node;
-        if (atomic_load(&node->health) != TARN_GONE && tarn_lease_runs(&node->lease, tarn_coarse_ns()) &&
+        if (atomic_load(&node->health) != TARN_GONE && tarn_read_lease_runs(&node->lease, tarn_coarse_ns()) &&
             tarn_reason_keep(why, tarn_link_unreachable(node, false, 0)) == TARN_E_NOT_REACHABLE)
             why->code = 0;
     }
 }
 
 /* May the node be read from? now_ns: coarse. deadline_ns 0: without asking. why: when it refuses. */
-static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t now_ns, uint64_t deadline_ns,
-                                   struct tarn_cancel *cancel, struct tarn_reason *why)
+static enum tarn_read_lease_word leased(struct tarn_peer_node *node, uint64_t now_ns, uint64_t deadline_ns,
+                                        struct tarn_cancel *cancel, struct tarn_reason *why)
 {
-    enum tarn_lease_word word = TARN_LEASE_RUNS;
+    enum tarn_read_lease_word word = TARN_READ_LEASE_RUNS;
 
-    if (tarn_lease_read(&node->lease, now_ns))
+    if (tarn_read_lease_read(&node->lease, now_ns))
         return word;
-    while ((word = tarn_lease_word(node)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns &&
+    while ((word = tarn_read_lease_word(node)) == TARN_READ_LEASE_ASK && tarn_now_ns() < deadline_ns &&
            !tarn_canceled(cancel))
-        tarn_lease_wait(node->client, deadline_ns, cancel);
-    if (word == TARN_LEASE_REFUSED)
-        tarn_reason_keep(why, tarn_lease_refusal(node));
-    else if (word == TARN_LEASE_ASK && deadline_ns != 0)
+        tarn_read_lease_wait(node->client, deadline_ns, cancel);
+    if (word == TARN_READ_LEASE_REFUSED)
+        tarn_reason_keep(why, tarn_read_lease_refusal(node));
+    else if (word == TARN_READ_LEASE_ASK && deadline_ns != 0)
         tarn_reason_keep(why, tarn_fail(TARN_E_TIMEOUT, "the deadline has passed before Redis has answered: "
                                                         "raise timeout_ms"));
     return word;
@@ -113,11 +113,11 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
 
     why->code = 0;
     for (uint64_t now = tarn_coarse_ns(); tarn_way_choose(c, &q, now, &w); now = tarn_coarse_ns()) {
-        enum tarn_lease_word word = leased(d->locs[w.loc].node, now, deadline_ns, cancel, why);
-        if (word != TARN_LEASE_RUNS) {
-            worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
-                    : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
-                                               : worst;
+        enum tarn_read_lease_word word = leased(d->locs[w.loc].node, now, deadline_ns, cancel, why);
+        if (word != TARN_READ_LEASE_RUNS) {
+            worst = word == TARN_READ_LEASE_REFUSED ? TARN_E_DIRECTORY
+                    : word == TARN_READ_LEASE_ASK   ? TARN_E_TIMEOUT
+                                                    : worst;
             q.tried |= tarn_way_bits_to(w.loc);
             continue;
         }

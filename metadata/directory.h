@@ -81,6 +81,7 @@ struct tarn_node_record {
 int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
                         struct tarn_cancel *cancel, struct tarn_directory **d_p);
 void tarn_directory_close(struct tarn_directory *d);
+const char *tarn_directory_ns(const struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
 /* Does Redis keep other users out: by a password, or by listening only on a Unix socket that is this user's
@@ -125,7 +126,7 @@ int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, struct 
                          tarn_node_record_fn fn, void *arg);
 
 /* What a lease is made of: whether a node has a record, and until when. */
-struct tarn_lease_answer {
+struct tarn_read_lease_answer {
     char id[TARN_NODE_ID_MAX + 1]; /* in */
     uint64_t epoch;                /* 0: there is no record */
     bool returning, refuses;       /* as in struct tarn_node_record */
@@ -135,7 +136,7 @@ struct tarn_lease_answer {
 struct tarn_directory_state;
 /* Asks about n nodes in one round trip, which is not counted. A damaged record counts as none. `state` gets
  * the times of the directory's beats; its id is not checked against Redis's run. */
-int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
+int tarn_directory_leases(struct tarn_directory *d, struct tarn_read_lease_answer *answers, size_t n,
                           struct tarn_directory_state *state, uint64_t deadline_ns,
                           struct tarn_cancel *cancel);
 

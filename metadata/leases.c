@@ -15,7 +15,7 @@
 
 struct asking {
     struct tarn_directory *d;
-    struct tarn_lease_answer *answers;
+    struct tarn_read_lease_answer *answers;
     size_t n;
     struct tarn_directory_state state;
 };
@@ -33,7 +33,7 @@ static int append(void *arg, size_t i, struct tarn_resp *r)
     return tarn_resp_append_strs(r, i < EACH * a->n && i % EACH == 0 ? "PTTL" : "HGETALL", key, NULL);
 }
 
-static void take_record(struct tarn_lease_answer *a, const redisReply *reply)
+static void take_record(struct tarn_read_lease_answer *a, const redisReply *reply)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
     struct tarn_node_record node = {.epoch = 0};
@@ -64,7 +64,7 @@ static int take(void *arg, size_t i, const redisReply *reply)
     return 0;
 }
 
-int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
+int tarn_directory_leases(struct tarn_directory *d, struct tarn_read_lease_answer *answers, size_t n,
                           struct tarn_directory_state *state, uint64_t deadline_ns,
                           struct tarn_cancel *cancel)
 {

@@ -404,6 +404,7 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
     if (rc)
         goto free_directory;
     d->log = log;
+    snprintf(d->ns, sizeof d->ns, "%s", ns);
     snprintf(d->prefix, sizeof d->prefix, "tarn:%s:", ns);
     snprintf(d->channel, sizeof d->channel, "%sevents", d->prefix);
     pthread_mutex_init(&d->lock, NULL);
@@ -432,6 +433,11 @@ void tarn_directory_close(struct tarn_directory *d)
     pthread_mutex_destroy(&d->lock);
     tarn_redis_uri_free(&d->uri);
     free(d);
+}
+
+const char *tarn_directory_ns(const struct tarn_directory *d)
+{
+    return d->ns;
 }
 
 const char *tarn_directory_address(const struct tarn_directory *d)

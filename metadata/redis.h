@@ -67,6 +67,7 @@ struct tarn_redis {
 struct tarn_directory {
     struct tarn_redis_uri uri;
     const struct tarn_logger *log;
+    char ns[TARN_NS_MAX + 1];
     char prefix[TARN_REDIS_PREFIX + 1], channel[TARN_REDIS_PREFIX + 8]; /* of keys; of events */
     _Atomic uint64_t round_trips;
     _Atomic uint64_t rtt_ns; /* of the last login */

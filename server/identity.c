@@ -12,17 +12,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/error.h"
 #include "base/resp/resp.h"
 #include "base/text.h"
+#include "base/unix_dir.h"
 #include "server/directory/presence.h"
 #include "transport/cuda/cuda_text.h"
 
 #define AT "node"
 #define CLAIM_POLL_MS 50
 #define ANSWER_MS 500
-#define UNIX_PATH_MAX 107
 
 struct sharing {
     mode_t mode;
@@ -92,19 +91,14 @@ static int give_access(const char *path, gid_t group, mode_t mode)
     return 0;
 }
 
-/* Nobody else may put a socket where clients look for ours. Other nodes of this user may have opened it to
- * others. */
+/* Other nodes of this user may have opened it to others. */
 static int share_our_dir(const char *dir, const struct sharing *sharing)
 {
     struct stat st;
-    if (lstat(dir, &st))
-        return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
-    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
-        return tarn_fail(
-            TARN_E_CONFIG,
-            "%s: is not a directory that only this user may write to: remove it, or give --unix another path",
-            dir);
-    return give_access(dir, sharing->group, (st.st_mode & 0777) | dir_mode(sharing));
+    int rc = tarn_unix_dir_check(dir, "give --unix a path in a directory that can be made");
+    if (!rc && lstat(dir, &st))
+        rc = tarn_fail(TARN_E_SYSTEM, "%s: %m", dir);
+    return rc ? rc : give_access(dir, sharing->group, (st.st_mode & 0777) | dir_mode(sharing));
 }
 
 /* A directory of the operator's stays as it is. */
@@ -125,19 +119,16 @@ int tarn_identity_share(const struct tarn_node *n, const struct tarn_addr *unix_
 
 static int choose_path(struct tarn_node *n, char *path, size_t bytes)
 {
-    const char *runtime = tarn_env("XDG_RUNTIME_DIR");
     int used;
     if (n->config->unix_path)
         used =
             snprintf(path, bytes, "%s%s", n->config->unix_path[0] == '/' ? "" : "./", n->config->unix_path);
-    else if (runtime && runtime[0] == '/' && access(runtime, W_OK) == 0)
-        used = snprintf(path, bytes, "%s/tarn/%s.sock", runtime, n->id);
     else
-        used = snprintf(path, bytes, "/tmp/tarn-%d/%s.sock", (int)geteuid(), n->id);
-    if (used > UNIX_PATH_MAX)
+        used = tarn_unix_path(n->id, path, bytes);
+    if (used > TARN_UNIX_PATH_MAX)
         return tarn_fail(TARN_E_CONFIG,
                          "--unix: a path of %d bytes: a Unix socket's has %d at most: give a shorter one",
-                         used, UNIX_PATH_MAX);
+                         used, TARN_UNIX_PATH_MAX);
     return 0;
 }
 
@@ -191,7 +182,7 @@ int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_add
     r->epoch = n->epoch;
     host_name(r->host, sizeof(r->host));
     tarn_addr_format(listen_addr, r->control, sizeof(r->control));
-    snprintf(r->unix_path, sizeof(r->unix_path), "%.*s", UNIX_PATH_MAX, unix_addr->host);
+    snprintf(r->unix_path, sizeof(r->unix_path), "%.*s", TARN_UNIX_PATH_MAX, unix_addr->host);
     snprintf(r->version, sizeof(r->version), "%s", tarn_version());
     r->pid = (uint32_t)getpid();
     r->started_ms = tarn_unix_ms();

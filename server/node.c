@@ -104,14 +104,14 @@ static const char *unix_path(const struct tarn_host *h)
     return node_of(h)->record.unix_path;
 }
 
-static int hazard_add(struct tarn_host *h, struct tarn_hazard_page *page)
+static int hazard_add(struct tarn_session *s, struct tarn_hazard_page *page)
 {
-    return tarn_store_hazard_add(node_of(h)->store, page);
+    return tarn_store_hazard_add(node_of(s->all->host)->store, page);
 }
 
-static void hazard_remove(struct tarn_host *h, struct tarn_hazard_page *page)
+static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
 {
-    tarn_store_hazard_remove(node_of(h)->store, page);
+    tarn_store_hazard_remove(node_of(s->all->host)->store, page);
 }
 
 static bool release(struct tarn_session *s, bool over)

@@ -25,8 +25,8 @@ LAYERS = {
     "transport/tcp": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/rdma": ["include/tarn", "base", "transport", "transport/cuda"],
     "transport/cuda_ipc": ["include/tarn", "base", "transport", "transport/cuda"],
-    "transport/faulty": ["include/tarn", "base", "transport"],
     "transport/host": ["include/tarn", "base", "base/resp", "transport"],
+    "transport/faulty": ["include/tarn", "base", "transport"],
     "transport": ["include/tarn", "base", "transport/cuda"],
     "server/store": ["include/tarn", "base", "metadata", "transport", "transport/cuda"],
     "server/directory": [
@@ -41,6 +41,9 @@ LAYERS = {
         "transport/tcpx/plugin", "transport/host", "server/store", "server/directory", "server/control",
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
+    "client/window": [
+        "include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/host", "client",
+    ],
     "client/cli": [
         "include/tarn", "base", "base/option", "client", "metadata", "transport", "transport/cuda", "transport/rdma",
         "transport/tcpx", "transport/tcpx/plugin",
@@ -58,7 +61,7 @@ LAYERS = {
 BESIDES = {
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
-    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h",
+    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/window/lender\.h",
 }
 
 

@@ -30,6 +30,13 @@ struct tarn_pool_memory {
     uint8_t handle[TARN_CUDA_HANDLE]; /* other processes open the arena with it */
 };
 
+/* A range of a lease: it begins at byte `at` of the runs' bytes. */
+struct tarn_pinned {
+    const struct tarn_piece *runs;
+    uint32_t nruns;
+    uint64_t at;
+};
+
 /*
  * What a node half asks of the node, from any thread. A pin keeps the extent from being reused, but not the
  * object from being removed. A write pin also keeps the reservation from being committed.
@@ -47,6 +54,13 @@ struct tarn_guard {
                      uint64_t bytes, void **addr_p);
     void (*unpin)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen);
     void (*touch)(void *arg, uint32_t pool, uint32_t slot);
+    /*
+     * Windows only, in place of pin_read and pin_write; NULL: the host lends pools. Such a pin holds up
+     * whoever recalls the lease, so nobody keeps one while a peer is waited for. Offsets count in the lease's
+     * bytes. STALE: it has ended. SIZE: the range is not in it. AUTH: the session may not do that.
+     */
+    int (*pin_lease)(void *arg, uint64_t session, bool write, uint32_t pool, uint32_t slot, uint64_t gen,
+                     uint64_t offset, uint64_t bytes, struct tarn_pinned *p);
 };
 
 struct tarn_serve {

@@ -109,6 +109,7 @@ struct tarn_peer {
     uint32_t nfds;
     uint64_t tick_base_ns;      /* this host's CLOCK_MONOTONIC at the node's tick 0 */
     bool alone;                 /* the client has no other transport */
+    bool windows;               /* the peer lends windows, not pools (node_half.h) */
     uint64_t deadline_ns;       /* of connect() */
     struct tarn_cancel *cancel; /* of connect() */
     uint64_t patience_ns;       /* for each answer in connect(); 0: until the deadline */
@@ -154,8 +155,11 @@ struct tarn_work {
     /* what */
     uint32_t pool, slot;
     uint64_t gen;
-    uint64_t offset; /* from the start of the pool */
+    uint64_t offset; /* from the start of the pool; with `runs` in the lease */
     uint64_t bytes;  /* total of the pieces; 0 is legal and still checks the generation */
+    /* Windows: the lease's runs; a piece's address is its offset in the window. NULL: a pool. */
+    const struct tarn_piece *runs;
+    uint32_t nruns;
     const struct tarn_piece *pieces;
     uint32_t npieces;
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */

@@ -120,6 +120,8 @@ struct tarn_options {
                                     call with CANCELED. tarn_wait, tarn_cancel, tarn_put_abort, tarn_close
                                     and submitted operations do not call it. NULL: none */
     void *interrupt_arg;
+    const char *listen; /* "host:port" where peers reach this client's windows (window.h); port 0: a free one.
+                           NULL: "127.0.0.1:0" */
 };
 
 /*

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "client/lease.h"
+#include "client/read_lease.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 
@@ -241,11 +241,11 @@ static uint64_t questions(struct tarn_client *c)
 }
 
 /* True if the lease has not been used since the last question, and its renewal has been due for this long. */
-static bool is_passed_over(struct tarn_client *c, const struct tarn_lease *l, uint64_t ns)
+static bool is_passed_over(struct tarn_client *c, const struct tarn_read_lease *l, uint64_t ns)
 {
     uint64_t now = tarn_now_ns();
     pthread_mutex_lock(&c->leases.lock);
-    bool passed = !atomic_load(&l->used) && now > l->due_ns + ns && tarn_lease_runs(l, now);
+    bool passed = !atomic_load(&l->used) && now > l->due_ns + ns && tarn_read_lease_runs(l, now);
     pthread_mutex_unlock(&c->leases.lock);
     return passed;
 }
@@ -258,11 +258,11 @@ static void a_lease_used_late_is_renewed(void **state)
     struct tarn_client *c = world_client(w, "shm");
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
     assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    const struct tarn_lease *l = &client_remote(c, "node1")->lease;
+    const struct tarn_read_lease *l = &client_remote(c, "node1")->lease;
     for (uint64_t until = harness_now_ms() + 3 * BACK_MS; !is_passed_over(c, l, 100 * TARN_NS_PER_MS);
          harness_pause()) {
         assert_true(harness_now_ms() < until);
-        if (!tarn_lease_runs(l, tarn_now_ns())) /* this process was stalled: use the lease again */
+        if (!tarn_read_lease_runs(l, tarn_now_ns())) /* this process was stalled: use the lease again */
             assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
     }
     uint64_t before = questions(c);

@@ -40,8 +40,8 @@ struct tarn_host_ops {
     /* Where an administrator has to go, for a refusal. */
     const char *(*unix_path)(const struct tarn_host *h);
     /* A session's hazard page is to be looked at from now on, or no more. */
-    int (*hazard_add)(struct tarn_host *h, struct tarn_hazard_page *page);
-    void (*hazard_remove)(struct tarn_host *h, struct tarn_hazard_page *page);
+    int (*hazard_add)(struct tarn_session *s, struct tarn_hazard_page *page);
+    void (*hazard_remove)(struct tarn_session *s, struct tarn_hazard_page *page);
     /* Nothing is written for the session any more; over: it is gone. Takes its reservations back. True: it
      * had some; then released() is called once the session's state is settled. */
     bool (*release)(struct tarn_session *s, bool over);

@@ -48,7 +48,7 @@ static void detach(struct tarn_session *s)
 static void drop_page(struct tarn_session *s)
 {
     if (s->page) {
-        s->all->host->ops->hazard_remove(s->all->host, s->page);
+        s->all->host->ops->hazard_remove(s, s->page);
         munmap(s->page, sizeof(*s->page));
         s->page = NULL;
     }
@@ -254,7 +254,7 @@ static int make_page(struct tarn_session *s)
     void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "hazard page: mmap: %m");
-    int rc = s->all->host->ops->hazard_add(s->all->host, page);
+    int rc = s->all->host->ops->hazard_add(s, page);
     if (rc)
         munmap(page, bytes);
     else

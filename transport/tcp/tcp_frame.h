@@ -20,6 +20,10 @@ enum tarn_tcp_op {
     TARN_TCP_ANSWER = 0x80,   /* set in answers */
 };
 
+/*
+ * The answer to a GET from a window has a *verdict* behind its payload: the same frame again, with the status
+ * that counts. A lease may end while its bytes are on their way; what is left of the payload is zeros then.
+ */
 struct tarn_tcp_frame {
     uint32_t magic;
     uint8_t version;

@@ -309,6 +309,18 @@ static bool add_get(const struct tarn_tcp_lane *n, struct message *m, const stru
     return room >= left;
 }
 
+/* The verdict on a get's payload is complete. */
+static int take_verdict(struct tarn_tcp_lane *n)
+{
+    const struct tarn_tcp_frame *f = &n->verdict;
+    n->verdict_due = false;
+    n->verdict_got = 0;
+    if (f->magic != TARN_TCP_MAGIC || f->op != n->answer.op || f->tag != n->answer.tag || f->status > 0)
+        return garbled(n->node, "received something that is no verdict");
+    answered(n, f->status);
+    return 0;
+}
+
 /* Payload has come to where expect() wanted it. */
 static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
 {
@@ -318,6 +330,8 @@ static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
     n->payload_left -= bytes;
     if (n->payload_left)
         tarn_cursor_skip(&n->received_at, w->pieces, w->npieces, bytes);
+    else if (n->verdicts)
+        n->verdict_due = true;
     else
         answered(n, 0);
 }
@@ -331,15 +345,26 @@ static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only
     m->n = 0;
     m->bytes = 0;
     const struct tarn_work *w = n->unanswered;
+    if (n->payload_left && n->verdicts) {
+        if (add_get(n, m, w, n->received_at, n->payload_left) && m->n < IOV_MAX_USED)
+            add(m, &n->verdict, FRAME);
+        return;
+    }
     if (n->payload_left) {
         if (add_get(n, m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
             m->n < IOV_MAX_USED)
             add(m, &n->answer, FRAME);
         return;
     }
+    if (n->verdict_due) {
+        add(m, (char *)&n->verdict + n->verdict_got, FRAME - n->verdict_got);
+        return;
+    }
     add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);
-    if (n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next)
-        add_get(n, m, w, (struct tarn_cursor){0}, w->bytes);
+    bool alone = n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next;
+    if (alone && add_get(n, m, w, (struct tarn_cursor){0}, w->bytes) && n->verdicts && w->bytes &&
+        m->n < IOV_MAX_USED)
+        add(m, &n->verdict, FRAME);
 }
 
 /* Accounts for received bytes that lie where expect() wanted them. */
@@ -350,6 +375,15 @@ static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
             uint64_t take = bytes < n->payload_left ? bytes : n->payload_left;
             bytes -= take;
             take_payload(n, take);
+            continue;
+        }
+        if (n->verdict_due) {
+            uint64_t take = bytes < FRAME - n->verdict_got ? bytes : FRAME - n->verdict_got;
+            bytes -= take;
+            n->verdict_got += (uint32_t)take;
+            int r = n->verdict_got == FRAME ? take_verdict(n) : 0;
+            if (r)
+                return r;
             continue;
         }
         uint64_t take = bytes < FRAME - n->answer_got ? bytes : FRAME - n->answer_got;

@@ -29,6 +29,10 @@ struct tarn_tcp_lane {
     struct tarn_tcp_frame answer;
     uint32_t answer_got;
     uint64_t payload_left;
+    /* Windows: a verdict follows the payload. */
+    bool verdicts, verdict_due;
+    struct tarn_tcp_frame verdict;
+    uint32_t verdict_got;
     struct tarn_cursor received_at;
     /* GPU memory. Puts from `unstaged` on are not in the stage, except for the first `staged` bytes of the
      * first of them. */

@@ -347,7 +347,8 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
                                              .hello = &l->hello,
                                              .copiers = &l->copiers,
                                              .fd = -1,
-                                             .op = i == GETS ? TARN_TCP_GET : TARN_TCP_PUT};
+                                             .op = i == GETS ? TARN_TCP_GET : TARN_TCP_PUT,
+                                             .verdicts = p->windows && i == GETS};
 
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);

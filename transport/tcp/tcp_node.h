@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
- * frames and bytes) and tcp_node_gpu.c (those of GPU pools).
+ * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_node_window.c (those of windows).
  *
  * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
  * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
@@ -15,12 +15,14 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/uio.h>
 
 #include "transport/node_half.h"
 #include "transport/node_tokens.h"
 #include "transport/tcp/tcp_frame.h"
 #include "transport/tcp/tcp_stage.h"
 
+#define TARN_TCP_WINDOW_IOVS 256
 #define TARN_TCP_ANSWERS 64 /* unsent ones of a connection; at so many, reading pauses */
 
 struct tarn_tcp_thread;
@@ -28,6 +30,7 @@ struct tarn_tcp_thread;
 /* An answer. Until it is `ready` the frame is the request, then the answer's header. */
 struct tarn_tcp_reply {
     struct tarn_tcp_frame frame;
+    struct tarn_tcp_frame verdict; /* windows: follows the payload, tcp_frame.h */
     void *payload;
     bool ready;
     bool pinned;
@@ -121,11 +124,37 @@ void tarn_tcp_unpin_slot(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f
 /* Logs what was done to a connection, and why, at most once a second. */
 void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why);
 
+/* tcp_node_window.c */
+static inline bool tarn_tcp_lends_windows(const struct tarn_tcp_conn *c)
+{
+    return c->node->half.serve.guard.pin_lease != NULL;
+}
+
+struct tarn_tcp_window_turn {
+    struct iovec iov[TARN_TCP_WINDOW_IOVS];
+    uint32_t niov;
+    uint64_t bytes;
+    const struct tarn_tcp_frame *pinned[TARN_TCP_ANSWERS];
+    uint32_t npinned;
+};
+/* Gathers a turn's worth of answers, of at most so many bytes, from the first unsent byte on, and pins what
+ * it takes from leases. */
+void tarn_tcp_window_gather(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t, uint64_t most);
+/* Where the next payload bytes of a put go, pinned. Sets c->put_status, and leaves *t empty, if the lease has
+ * ended. */
+void tarn_tcp_window_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
+/* The turn's system call is over. */
+void tarn_tcp_window_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
+/* May the session do that to the lease just now? 0, or why not. */
+int tarn_tcp_window_check(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, bool write);
+/* Bytes of an answer to a get: header, payload, verdict. */
+uint64_t tarn_tcp_window_reply_bytes(const struct tarn_tcp_reply *r);
+
 /* tcp_node_gpu.c */
 static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
     const struct tarn_serve *s = &c->node->half.serve;
-    return f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
+    return !s->guard.pin_lease && f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
 }
 
 /* Looks at the copies under way, and ends puts that have landed. */

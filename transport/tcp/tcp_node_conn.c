@@ -74,6 +74,7 @@ struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
     return &c->replies[(c->first + i) % TARN_TCP_ANSWERS];
 }
 
+/* Windows come and go, and are looked up under the lender's lock. */
 static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
     const struct tarn_serve *s = &c->node->half.serve;
@@ -132,6 +133,8 @@ static void pop(struct tarn_tcp_conn *c)
 
 static uint64_t reply_bytes(const struct tarn_tcp_conn *c, const struct tarn_tcp_reply *r)
 {
+    if (c->state == TARN_TCP_GETS && tarn_tcp_lends_windows(c))
+        return tarn_tcp_window_reply_bytes(r);
     return FRAME + (c->state == TARN_TCP_GETS ? r->frame.bytes : 0);
 }
 
@@ -193,6 +196,34 @@ static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
     }
 }
 
+/* One sendmsg() of what is ready. Returns as it does; *bytes_p: how much that was, 0: nothing was ready. */
+static ssize_t send_ready(struct tarn_tcp_conn *c, uint64_t *bytes_p)
+{
+    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
+    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, bytes_p)};
+    if (*bytes_p == 0)
+        return 0;
+    bool wait = c->keeps_up && *bytes_p >= WAIT_BYTES;
+    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+    if (wait && !(sent < 0 && !tarn_net_would_block(errno)))
+        c->keeps_up = sent >= 0 && (uint64_t)sent >= *bytes_p;
+    return sent;
+}
+
+/* The same of leases. It never sleeps, since it holds pins. */
+static ssize_t send_leased(struct tarn_tcp_conn *c, uint64_t *bytes_p)
+{
+    struct tarn_tcp_window_turn t;
+    tarn_tcp_window_gather(c, &t, TURN_BYTES);
+    struct msghdr h = {.msg_iov = t.iov, .msg_iovlen = t.niov};
+    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+    int error = errno;
+    tarn_tcp_window_unpin(c, &t);
+    errno = error;
+    *bytes_p = t.bytes;
+    return sent;
+}
+
 /*
  * One sendmsg(); what is left waits for the socket's turn. To a reader on this host that keeps up a large
  * answer is sent sleeping, as the kernel wakes the sender sooner than epoll would; the socket's time limit
@@ -200,21 +231,17 @@ static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
  */
 static bool send_replies(struct tarn_tcp_conn *c)
 {
-    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
     uint64_t bytes;
     if (c->count == 0)
         return true;
-    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, &bytes)};
+    bool leased = c->state == TARN_TCP_GETS && tarn_tcp_lends_windows(c);
+    ssize_t sent = leased ? send_leased(c, &bytes) : send_ready(c, &bytes);
     if (bytes == 0) { /* a GPU is waited for, and the client owes nothing */
         tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
         return true;
     }
-    bool wait = c->keeps_up && bytes >= WAIT_BYTES;
-    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (sent < 0 && !tarn_net_would_block(errno))
         return false;
-    if (wait)
-        c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
     if (sent > 0)
         note_sent(c, (uint64_t)sent);
     if (c->count == 0)
@@ -334,7 +361,9 @@ static bool begin_put(struct tarn_tcp_conn *c)
         return false;
     void *addr = NULL;
     c->put_status = TARN_E_STALE;
-    if (names_a_slot(c, f))
+    if (tarn_tcp_lends_windows(c))
+        c->put_status = tarn_tcp_window_check(c, f, true);
+    else if (names_a_slot(c, f))
         c->put_status =
             g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
     if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
@@ -350,7 +379,7 @@ static void end_put(struct tarn_tcp_conn *c)
 {
     bool lands = c->put_status == 0 && c->in.frame.bytes > 0 && tarn_tcp_is_gpu(c, &c->in.frame);
     c->receiving = false;
-    if (c->put_status == 0 && !lands)
+    if (c->put_status == 0 && !lands && !tarn_tcp_lends_windows(c))
         tarn_tcp_unpin_slot(c, &c->in.frame);
     struct tarn_tcp_reply *r = push(c, &c->in.frame);
     r->frame.op |= TARN_TCP_ANSWER;
@@ -403,18 +432,28 @@ static void note_payload(struct tarn_tcp_conn *c, uint64_t bytes)
 static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
 {
     struct tarn_tcp_frame next;
+    struct tarn_tcp_window_turn t;
     char drop[DROP_BYTES];
-    struct iovec iov[2] = {{0}, {&next, 0}};
-    if (!payload_room(c, drop, &iov[0]))
+    t.niov = t.npinned = 0;
+    if (c->put_status == 0 && tarn_tcp_lends_windows(c))
+        tarn_tcp_window_room(c, &t);
+    if (t.niov == 0 && !payload_room(c, drop, &t.iov[t.niov++]))
         return 0;
-    uint64_t payload = iov[0].iov_len;
-    iov[1].iov_len = payload == c->left ? FRAME : 0;
-    struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2};
+    uint64_t payload = 0;
+    for (uint32_t i = 0; i < t.niov; i++)
+        payload += t.iov[i].iov_len;
+    uint64_t head = payload == c->left ? FRAME : 0;
+    if (head)
+        t.iov[t.niov++] = (struct iovec){&next, head};
+    struct msghdr h = {.msg_iov = t.iov, .msg_iovlen = t.niov};
     ssize_t n = recvmsg(c->fd, &h, MSG_DONTWAIT);
+    int error = errno;
+    tarn_tcp_window_unpin(c, &t);
+    errno = error;
     if (n <= 0)
         return n < 0 && tarn_net_would_block(errno) ? 0 : -1;
     uint64_t got = (uint64_t)n < payload ? (uint64_t)n : payload;
-    *full_p = (uint64_t)n == payload + iov[1].iov_len;
+    *full_p = (uint64_t)n == payload + head;
     note_payload(c, got);
     if (c->left == 0) {
         end_put(c);
@@ -524,7 +563,7 @@ bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events)
 
 void tarn_tcp_conn_free(struct tarn_tcp_conn *c)
 {
-    if (c->receiving && c->put_status == 0)
+    if (c->receiving && c->put_status == 0 && !tarn_tcp_lends_windows(c))
         tarn_tcp_unpin_slot(c, &c->in.frame);
     while (c->count)
         pop(c);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/lease.h"
+#include "client/read_lease.h"
 
 #define ROUND_NS TARN_NS_PER_MS /* PTTL counts whole milliseconds */
 #define LATE_TICKS 6            /* of the coarse clock */
@@ -21,7 +21,7 @@ static uint64_t end_after(uint64_t sent_ns, uint64_t left_ns)
 }
 
 /* What is left of a record is no measure of a silence: it may have been seen first at its end. */
-static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_directory_state *p)
+static void learn_ttl(struct tarn_read_lease *l, uint64_t left_ms, const struct tarn_directory_state *p)
 {
     uint64_t left_ns = left_ms * TARN_NS_PER_MS;
 
@@ -33,7 +33,7 @@ static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_
     }
 }
 
-static void granted(struct tarn_lease *l, uint64_t left_ms, uint64_t sent_ns)
+static void granted(struct tarn_read_lease *l, uint64_t left_ms, uint64_t sent_ns)
 {
     uint64_t until = end_after(sent_ns, left_ms * TARN_NS_PER_MS);
 
@@ -58,7 +58,7 @@ static uint64_t moment(uint64_t from_ns, const struct tarn_directory_state *p, u
  * for expired then, unless that was before the silence had lasted for 2 heartbeats. Until when it is read on;
  * 0: it is not.
  */
-static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_directory_state *p,
+static uint64_t silence_of_all(const struct tarn_read_lease *l, const struct tarn_directory_state *p,
                                uint64_t sent_ns, uint64_t now_ns)
 {
     uint64_t beats2 = l->ttl_ns / 3 * 2, silent_ms = p->silent_ms, resumed_ms = p->resumed_ms;
@@ -78,19 +78,19 @@ static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_dir
     return until > now_ns ? until : 0;
 }
 
-void tarn_lease_end(struct tarn_lease *l)
+void tarn_read_lease_end(struct tarn_read_lease *l)
 {
     atomic_store(&l->gone, true);
     atomic_store_explicit(&l->until_ns, 0, memory_order_release);
 }
 
-static void not_there(struct tarn_lease *l, const struct tarn_directory_state *p, uint64_t sent_ns,
+static void not_there(struct tarn_read_lease *l, const struct tarn_directory_state *p, uint64_t sent_ns,
                       uint64_t now_ns)
 {
     l->due_ns = now_ns + l->ttl_ns / 6;
     uint64_t until = silence_of_all(l, p, sent_ns, now_ns);
     if (until == 0) {
-        tarn_lease_end(l);
+        tarn_read_lease_end(l);
         l->unsure = false;
         return;
     }
@@ -100,14 +100,15 @@ static void not_there(struct tarn_lease *l, const struct tarn_directory_state *p
     atomic_store_explicit(&l->until_ns, until, memory_order_release);
 }
 
-bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
-                         const struct tarn_directory_state *p, uint64_t sent_ns, uint64_t now_ns)
+bool tarn_read_lease_answered(struct tarn_read_lease *l, uint32_t epoch,
+                              const struct tarn_read_lease_answer *a, const struct tarn_directory_state *p,
+                              uint64_t sent_ns, uint64_t now_ns)
 {
     if (sent_ns < l->sent_ns) /* overtaken by a later one's */
         return false;
     l->sent_ns = sent_ns;
     if (a->epoch && (uint32_t)a->epoch != epoch) {
-        tarn_lease_end(l);
+        tarn_read_lease_end(l);
         return true;
     }
     learn_ttl(l, a->left_ms, p);
@@ -115,7 +116,7 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
         l->refuses = a->refuses;
     if (a->epoch && !a->returning) {
         granted(l, a->left_ms, sent_ns);
-    } else if (a->epoch || l->unsure || !tarn_lease_runs(l, now_ns)) {
+    } else if (a->epoch || l->unsure || !tarn_read_lease_runs(l, now_ns)) {
         not_there(l, p, sent_ns, now_ns);
     } else { /* the record was deleted; nobody may take it for expired before its time */
         l->due_ns = now_ns + l->ttl_ns / 6;
@@ -123,17 +124,18 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
     return false;
 }
 
-enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns)
+enum tarn_read_lease_word tarn_read_lease_unanswered(struct tarn_read_lease *l, uint64_t answered_ns,
+                                                     uint64_t now_ns)
 {
     if (atomic_load(&l->gone))
-        return TARN_LEASE_GONE;
+        return TARN_READ_LEASE_GONE;
     if (l->refuses)
-        return TARN_LEASE_REFUSED;
+        return TARN_READ_LEASE_REFUSED;
     if (l->confirmed_ns <= answered_ns) {
-        tarn_lease_end(l);
-        return TARN_LEASE_GONE;
+        tarn_read_lease_end(l);
+        return TARN_READ_LEASE_GONE;
     }
     l->unsure = true;
-    atomic_store_explicit(&l->until_ns, now_ns + TARN_LEASE_UNSURE_NS, memory_order_release);
-    return TARN_LEASE_RUNS;
+    atomic_store_explicit(&l->until_ns, now_ns + TARN_READ_LEASE_UNSURE_NS, memory_order_release);
+    return TARN_READ_LEASE_RUNS;
 }

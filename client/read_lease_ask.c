@@ -7,7 +7,7 @@
  * waiting until Redis answers again. Only the thread decides that Redis is away, after a last look for the
  * answer: a process that was stopped would find the time over although the answer has arrived.
  */
-#include "client/lease_ask.h"
+#include "client/read_lease_ask.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,15 +36,15 @@ static uint64_t patience_ns(const struct tarn_client *c)
 }
 
 /* Is Redis away? The lock is held. */
-static bool is_away(const struct tarn_leases *s, uint64_t now_ns)
+static bool is_away(const struct tarn_read_leases *s, uint64_t now_ns)
 {
     uint64_t last = s->asking_ns ? s->asking_ns : now_ns; /* a question since the failure may be under way */
 
-    return s->failed_ns && last - s->failed_ns < 2 * TARN_LEASE_UNSURE_NS;
+    return s->failed_ns && last - s->failed_ns < 2 * TARN_READ_LEASE_UNSURE_NS;
 }
 
 /* Has the thread ask at once. The lock is held. */
-static void want(struct tarn_leases *s, uint64_t now_ns)
+static void want(struct tarn_read_leases *s, uint64_t now_ns)
 {
     s->wanted = true;
     s->wanted_ns = now_ns;
@@ -52,36 +52,36 @@ static void want(struct tarn_leases *s, uint64_t now_ns)
 }
 
 /* Has the thread work out again when a lease is due. The lock is held. */
-static void reckon(struct tarn_leases *s)
+static void reckon(struct tarn_read_leases *s)
 {
     s->changed = true;
     pthread_cond_signal(&s->wake);
 }
 
-enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node)
+enum tarn_read_lease_word tarn_read_lease_word(struct tarn_peer_node *node)
 {
-    struct tarn_leases *s = &node->client->leases;
-    enum tarn_lease_word word = TARN_LEASE_ASK;
+    struct tarn_read_leases *s = &node->client->leases;
+    enum tarn_read_lease_word word = TARN_READ_LEASE_ASK;
 
     if (atomic_load(&node->superseded) || atomic_load(&node->lease.gone))
-        return TARN_LEASE_GONE;
+        return TARN_READ_LEASE_GONE;
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
     atomic_store(&node->lease.used, true);
-    if (tarn_lease_runs(&node->lease, now)) {
-        word = TARN_LEASE_RUNS;
+    if (tarn_read_lease_runs(&node->lease, now)) {
+        word = TARN_READ_LEASE_RUNS;
     } else {
         if (is_away(s, now))
-            word = tarn_lease_unanswered(&node->lease, s->answered_ns, now);
+            word = tarn_read_lease_unanswered(&node->lease, s->answered_ns, now);
         want(s, now);
     }
     pthread_mutex_unlock(&s->lock);
     return word;
 }
 
-void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
+void tarn_read_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    struct tarn_leases *s = &c->leases;
+    struct tarn_read_leases *s = &c->leases;
 
     pthread_mutex_lock(&s->lock);
     uint64_t before = s->questions;
@@ -91,7 +91,7 @@ void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_ca
     pthread_mutex_unlock(&s->lock);
 }
 
-int tarn_lease_refusal(struct tarn_peer_node *node)
+int tarn_read_lease_refusal(struct tarn_peer_node *node)
 {
     return tarn_peer_node_fail(
         node, TARN_E_DIRECTORY,
@@ -100,31 +100,31 @@ int tarn_lease_refusal(struct tarn_peer_node *node)
         tarn_directory_address(node->client->directory));
 }
 
-void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns)
+void tarn_read_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns)
 {
-    struct tarn_leases *s = &node->client->leases;
-    struct tarn_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
+    struct tarn_read_leases *s = &node->client->leases;
+    struct tarn_read_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
     const struct tarn_directory_state none = {.now_ms = 0};
 
     if (strcmp(n->state, "returning") == 0) /* its first reader asks */
         return;
 
     pthread_mutex_lock(&s->lock);
-    tarn_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
+    tarn_read_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
     reckon(s);
     pthread_mutex_unlock(&s->lock);
 }
 
-void tarn_lease_named(struct tarn_peer_node *node)
+void tarn_read_lease_named(struct tarn_peer_node *node)
 {
-    struct tarn_leases *s = &node->client->leases;
+    struct tarn_read_leases *s = &node->client->leases;
 
     if (atomic_load(&node->lease.named))
         return;
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
     atomic_store(&node->lease.named, true);
-    if (!tarn_lease_runs(&node->lease, now)) /* earlier questions did not include it */
+    if (!tarn_read_lease_runs(&node->lease, now)) /* earlier questions did not include it */
         want(s, now);
     reckon(s);
     pthread_mutex_unlock(&s->lock);
@@ -134,14 +134,14 @@ void tarn_lease_named(struct tarn_peer_node *node)
 
 struct question {
     struct tarn_peer_node **nodes;
-    struct tarn_lease_answer *answers;
+    struct tarn_read_lease_answer *answers;
     size_t n;
 };
 
 /* Is the node part of the next question? A node known to be gone is not, unless a get needed it. */
 static bool is_asked_about(const struct tarn_peer_node *node)
 {
-    const struct tarn_lease *l = &node->lease;
+    const struct tarn_read_lease *l = &node->lease;
 
     return !atomic_load(&node->superseded) &&
            (atomic_load(&l->used) || (atomic_load(&l->named) && !atomic_load(&l->gone)));
@@ -169,8 +169,8 @@ static bool question_make(struct tarn_client *c, struct question *q)
 }
 
 /* The lock is held. True: some incarnation is over. */
-static bool question_answered(struct tarn_leases *s, struct question *q, const struct tarn_directory_state *p,
-                              uint64_t sent_ns)
+static bool question_answered(struct tarn_read_leases *s, struct question *q,
+                              const struct tarn_directory_state *p, uint64_t sent_ns)
 {
     uint64_t now = tarn_now_ns();
     bool over = false;
@@ -180,7 +180,7 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
     s->answered_ns = sent_ns;
     for (size_t i = 0; i < q->n; i++) {
         struct tarn_peer_node *node = q->nodes[i];
-        if (tarn_lease_answered(&node->lease, node->key.epoch, &q->answers[i], p, sent_ns, now)) {
+        if (tarn_read_lease_answered(&node->lease, node->key.epoch, &q->answers[i], p, sent_ns, now)) {
             atomic_store(&node->superseded, true);
             over = true;
         }
@@ -189,7 +189,7 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
 }
 
 /* The lock is held. The next question is about the same nodes. */
-static void question_failed(struct tarn_leases *s, struct question *q)
+static void question_failed(struct tarn_read_leases *s, struct question *q)
 {
     uint64_t now = tarn_now_ns();
 
@@ -220,7 +220,7 @@ static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
 /* The lock is held, but not while Redis is waited for. */
 static void ask(struct tarn_client *c)
 {
-    struct tarn_leases *s = &c->leases;
+    struct tarn_read_leases *s = &c->leases;
     struct tarn_directory_state pulse = {.now_ms = 0};
     struct question q;
     bool over = false;
@@ -265,12 +265,12 @@ static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
     pthread_rwlock_rdlock(&c->nodes_lock);
     pthread_mutex_lock(&c->leases.lock);
     HASH_ITER (hh, c->nodes, node, next) {
-        const struct tarn_lease *l = &node->lease;
+        const struct tarn_read_lease *l = &node->lease;
         if (!is_asked_about(node))
             continue;
         in_use |= atomic_load(&l->used);
         due = l->due_ns < due ? l->due_ns : due;
-        if (tarn_lease_runs(l, now_ns) && now_ns + l->ttl_ns / 6 < look)
+        if (tarn_read_lease_runs(l, now_ns) && now_ns + l->ttl_ns / 6 < look)
             look = now_ns + l->ttl_ns / 6;
     }
     pthread_mutex_unlock(&c->leases.lock);
@@ -279,10 +279,10 @@ static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 }
 
 /* When to ask next. UINT64_MAX: only when asked to. The lock is held. */
-static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint64_t ended_ns)
+static uint64_t next_question(const struct tarn_read_leases *s, uint64_t due_ns, uint64_t ended_ns)
 {
     if (s->failed_ns) {
-        uint64_t again = s->sent_ns + TARN_LEASE_UNSURE_NS; /* has passed where Redis was silent */
+        uint64_t again = s->sent_ns + TARN_READ_LEASE_UNSURE_NS; /* has passed where Redis was silent */
         bool interested = s->failed_ns < s->wanted_ns + INTEREST_NS;
         return interested || s->wanted ? (again > ended_ns ? again : ended_ns) : UINT64_MAX;
     }
@@ -293,7 +293,7 @@ static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint
 static void *leases_main(void *arg)
 {
     struct tarn_client *c = arg;
-    struct tarn_leases *s = &c->leases;
+    struct tarn_read_leases *s = &c->leases;
     uint64_t ended = 0;
 
     pthread_mutex_lock(&s->lock);
@@ -320,7 +320,7 @@ static void *leases_main(void *arg)
     return NULL;
 }
 
-void tarn_leases_init(struct tarn_client *c)
+void tarn_read_leases_init(struct tarn_client *c)
 {
     c->leases.cancel.fd = -1;
     pthread_mutex_init(&c->leases.lock, NULL);
@@ -328,7 +328,7 @@ void tarn_leases_init(struct tarn_client *c)
     tarn_cond_init(&c->leases.answered);
 }
 
-int tarn_leases_start(struct tarn_client *c)
+int tarn_read_leases_start(struct tarn_client *c)
 {
     int rc = tarn_client_eventfd(&c->leases.cancel.fd);
 
@@ -338,9 +338,9 @@ int tarn_leases_start(struct tarn_client *c)
     return rc;
 }
 
-void tarn_leases_stop(struct tarn_client *c)
+void tarn_read_leases_stop(struct tarn_client *c)
 {
-    struct tarn_leases *s = &c->leases;
+    struct tarn_read_leases *s = &c->leases;
 
     pthread_mutex_lock(&s->lock);
     atomic_store(&s->cancel.on, true);
@@ -355,7 +355,7 @@ void tarn_leases_stop(struct tarn_client *c)
         close(s->cancel.fd);
 }
 
-void tarn_leases_free(struct tarn_client *c)
+void tarn_read_leases_free(struct tarn_client *c)
 {
     pthread_cond_destroy(&c->leases.answered);
     pthread_cond_destroy(&c->leases.wake);

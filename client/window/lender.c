@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/window/lender.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/container.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "base/unix_dir.h"
+#include "client/client.h"
+#include "client/setting.h"
+#include "transport/host/commands.h"
+#include "transport/host/start.h"
+
+#define TICK_MS 100
+
+static struct tarn_lender *lender_of(const struct tarn_host *h)
+{
+    return TARN_CONTAINER_OF(h, struct tarn_lender, host);
+}
+
+/* --- the host ----------------------------------------------------------------------------------- */
+
+static bool wants_secret(const struct tarn_host *h)
+{
+    (void)h;
+    return true;
+}
+
+static int authenticate(struct tarn_conn *c, const redisReply *given)
+{
+    if (tarn_secret_is(lender_of(c->host)->secret, given)) {
+        c->authenticated = true;
+        return 0;
+    }
+    return tarn_fail(TARN_E_AUTH, "%s: wrong secret: each descriptor has the right one", c->host->id);
+}
+
+static void greet(struct tarn_conn *c)
+{
+    const struct tarn_lender *l = lender_of(c->host);
+    char epoch[20];
+    snprintf(epoch, sizeof(epoch), "%016" PRIx64, l->epoch);
+    tarn_resp_add_array(&c->out, 2 * 5);
+    tarn_reply_pair(&c->out, "lender", l->id);
+    tarn_reply_pair(&c->out, "epoch", epoch);
+    tarn_reply_pair(&c->out, "version", tarn_version());
+    tarn_reply_pair_u64(&c->out, "protocol", TARN_PROTOCOL);
+    tarn_reply_pair_u64(&c->out, "now_ns", tarn_now_ns());
+}
+
+static const char *unix_path(const struct tarn_host *h)
+{
+    return lender_of(h)->unix_path;
+}
+
+static int hazard_add(struct tarn_session *s, struct tarn_hazard_page *page)
+{
+    return tarn_lent_page_add(&lender_of(s->all->host)->lent, page, s->pid);
+}
+
+static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
+{
+    tarn_lent_page_remove(&lender_of(s->all->host)->lent, page);
+}
+
+static bool release(struct tarn_session *s, bool over)
+{
+    if (over)
+        tarn_lent_forget(&lender_of(s->all->host)->lent, s->id);
+    return false;
+}
+
+static void released(struct tarn_host *h)
+{
+    (void)h;
+}
+
+/* --- commands ----------------------------------------------------------------------------------- */
+
+static int command_info(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    const struct tarn_lender *l = lender_of(c->host);
+    struct tarn_buf text = {0};
+    (void)n, (void)args;
+    tarn_buf_printf(&text,
+                    "# Lender\r\nid:%s\r\nversion:%s\r\nepoch:%016" PRIx64 "\r\nlisten:%s\r\nunix:%s\r\n"
+                    "connections:%" PRIu64 "\r\ncommands:%" PRIu64 "\r\nerrors:%" PRIu64 "\r\n",
+                    l->id, tarn_version(), l->epoch, l->address, l->unix_path, c->host->connections,
+                    c->host->commands, c->host->errors);
+    tarn_lent_info(&lender_of(c->host)->lent, &text);
+    if (text.failed)
+        tarn_resp_add_error(&c->out, TARN_E_NO_MEMORY, "INFO: out of memory");
+    else
+        tarn_resp_add_string(&c->out, text.data, text.bytes);
+    tarn_buf_free(&text);
+    return 0;
+}
+
+/* The runs, as offsets in the window: "<offset>:<bytes>:<stride>:<count>", with spaces between. */
+struct runs_text {
+    const char *base;
+    struct tarn_buf text;
+    uint64_t bytes;
+    bool write;
+};
+
+static void write_runs(void *arg, const struct tarn_lease *lease)
+{
+    struct runs_text *t = arg;
+    t->bytes = lease->bytes;
+    t->write = lease->write;
+    for (uint32_t i = 0; i < lease->nruns; i++) {
+        const struct tarn_piece *r = &lease->runs[i];
+        tarn_buf_printf(&t->text, "%s%" PRIu64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64, i ? " " : "",
+                        (uint64_t)((const char *)r->addr - t->base), r->bytes, r->stride, r->count);
+    }
+}
+
+static void reply_reach(struct tarn_conn *c, const struct runs_text *t, uint32_t window)
+{
+    const struct tarn_host *h = c->host;
+    tarn_resp_add_array(&c->out, 3 + h->ntransports);
+    tarn_resp_add_string(&c->out, t->write ? "rw" : "r", t->write ? 2 : 1);
+    tarn_resp_add_integer(&c->out, (int64_t)t->bytes);
+    tarn_resp_add_string(&c->out, t->text.data ? t->text.data : "", t->text.bytes);
+    for (uint32_t i = 0; i < h->ntransports; i++) {
+        const char *name =
+            h->transports[i].ops->serves(h->transports[i].half, window) ? h->transports[i].ops->name : "";
+        tarn_resp_add_string(&c->out, name, strlen(name));
+    }
+}
+
+static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    struct tarn_lent *lent = &lender_of(c->host)->lent;
+    struct runs_text t = {0};
+    uint32_t window, slot;
+    uint64_t gen;
+    bool write;
+    (void)n;
+    int rc = tarn_arg_slot(args + 1, &window, &slot, &gen);
+    if (!rc)
+        rc = tarn_lent_admit(lent, window, args[4]->str, c->session->id, &write);
+    if (rc)
+        return rc;
+    t.base = lent->pools[window].base;
+    rc = tarn_lent_visit(lent, window, slot, gen, write_runs, &t);
+    if (!rc && t.text.failed)
+        rc = tarn_fail(TARN_E_NO_MEMORY, "REACH: out of memory");
+    if (!rc)
+        reply_reach(c, &t, window);
+    tarn_buf_free(&t.text);
+    return rc;
+}
+
+static const struct tarn_control_command commands[] = {
+    {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},
+    {"REACH", command_reach, 5, 0, 0, TARN_SESSION, "<window> <slot> <gen> <token>: what reaches a lease"},
+};
+
+static const struct tarn_command_table table = {
+    .commands = commands,
+    .n = sizeof(commands) / sizeof(commands[0]),
+    .note =
+        "ATTACH, DETACH and REACH need HELLO 1 <16 hex digits> <secret> on the same connection; CLIENT the "
+        "Unix socket as the lender's user or root.",
+};
+
+static const struct tarn_host_ops host_ops = {
+    .run = tarn_command_run,
+    .commands = &table,
+    .wants_secret = wants_secret,
+    .authenticate = authenticate,
+    .greet = greet,
+    .unix_path = unix_path,
+    .hazard_add = hazard_add,
+    .hazard_remove = hazard_remove,
+    .release = release,
+    .released = released,
+};
+
+/* --- start and stop ----------------------------------------------------------------------------- */
+
+static void tick(void *arg)
+{
+    struct tarn_lender *l = arg;
+    tarn_lent_expire(&l->lent, tarn_now_ns());
+    tarn_control_tick(l->host.control);
+}
+
+static void *run(void *arg)
+{
+    struct tarn_lender *l = arg;
+    tarn_loop_run(l->host.loop);
+    return NULL;
+}
+
+static int serve(struct tarn_lender *l, const char *host)
+{
+    const struct tarn_client *c = l->client;
+    struct tarn_serve s = {
+        .log = &c->log,
+        .host = host,
+        .io_threads = 1,
+        .rdma_devices = tarn_setting(NULL, "TARN_RDMA_DEVICES"),
+        .epoch = l->epoch,
+        .pools = l->lent.pools,
+        .npools = TARN_WINDOWS_MAX,
+        .guard = tarn_lent_guard(&l->lent),
+    };
+    return tarn_host_serve(&l->host, &s, "tcp");
+}
+
+static int listen_on(struct tarn_lender *l, struct tarn_addr *a)
+{
+    struct tarn_addr local = {.is_unix = true};
+    char name[40], dir[108];
+    snprintf(name, sizeof(name), "lender-%016" PRIx64, l->epoch);
+    if (tarn_unix_path(name, local.host, sizeof(local.host)) > TARN_UNIX_PATH_MAX)
+        return tarn_fail(TARN_E_CONFIG, "window: $XDG_RUNTIME_DIR is too long for a Unix socket: shorten it");
+    snprintf(dir, sizeof(dir), "%.*s", (int)(strrchr(local.host, '/') - local.host), local.host);
+    mkdir(dir, 0700);
+    int rc = tarn_unix_dir_check(dir, "set XDG_RUNTIME_DIR to a directory of this user");
+    if (!rc)
+        rc = tarn_host_listen(&l->host, a, &local);
+    if (rc)
+        return rc;
+    snprintf(l->unix_path, sizeof(l->unix_path), "%.*s", TARN_UNIX_PATH_MAX, local.host);
+    tarn_addr_format(a, l->address, sizeof(l->address));
+    return 0;
+}
+
+static int start(struct tarn_lender *l)
+{
+    struct tarn_addr a;
+    l->host.ops = &host_ops;
+    l->host.log = &l->client->log;
+    l->host.id = l->id;
+    l->epoch = tarn_random64();
+    snprintf(l->id, sizeof(l->id), "lender-%d", (int)getpid());
+    int rc = tarn_lent_init(&l->lent, l->epoch);
+    if (!rc)
+        rc = tarn_addr_parse(l->client->listen ? l->client->listen : "127.0.0.1:0", "listen", &a);
+    if (!rc)
+        rc = tarn_secret_make(l->secret);
+    if (!rc)
+        rc = tarn_loop_new(&l->host.loop);
+    if (!rc)
+        rc = serve(l, a.host);
+    if (!rc)
+        rc = listen_on(l, &a);
+    if (!rc)
+        rc = tarn_timer_new(l->host.loop, TICK_MS, tick, l, &l->tick);
+    if (!rc)
+        rc = tarn_client_thread(&l->thread, run, l);
+    l->started = !rc;
+    return rc;
+}
+
+int tarn_lender_of(struct tarn_client *c, struct tarn_lender **l_p)
+{
+    struct tarn_reason why = {0};
+    pthread_mutex_lock(&c->lender_lock);
+    if (!c->lender && !(c->lender = calloc(1, sizeof(*c->lender)))) {
+        tarn_reason_keep(&why, tarn_fail(TARN_E_NO_MEMORY, "window: out of memory"));
+    } else if (!c->lender->client) {
+        c->lender->client = c;
+        if (tarn_reason_keep(&why, start(c->lender))) {
+            tarn_lender_stop(c->lender);
+            c->lender = NULL;
+        }
+    }
+    *l_p = c->lender;
+    pthread_mutex_unlock(&c->lender_lock);
+    return tarn_reason_fail(&why);
+}
+
+void tarn_lender_stop(struct tarn_lender *l)
+{
+    if (!l)
+        return;
+    if (l->started) {
+        tarn_loop_stop(l->host.loop);
+        pthread_join(l->thread, NULL);
+    }
+    tarn_watch_free(l->tick);
+    tarn_host_end(&l->host);
+    tarn_lent_free(&l->lent);
+    tarn_loop_free(l->host.loop);
+    free(l);
+}

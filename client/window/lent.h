@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a client lends: its windows, their leases, and which sessions may use which window.
+ *
+ * A window is a pool to the transports, and a lease a slot. All windows of a client share one array of
+ * generations:
+ *
+ *   free g (odd) --lease--> g + 1 (even) --recall, time--> ending g + 2 (odd) --nobody is at it--> free
+ *
+ * The generation changes first. Then the lender waits until nobody is at the runs: no pin (transports whose
+ * bytes the lender moves) and no mark in a session's hazard page (transports that map the memory). Whoever
+ * takes a pin or sets a mark compares the generation after that; so one of the two sees the other.
+ *
+ * Threads: any. `lock` guards all of it; nothing is waited for under it but the condition.
+ */
+#ifndef TARN_CLIENT_WINDOW_LENT_H
+#define TARN_CLIENT_WINDOW_LENT_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <tarn/window.h>
+
+#include "base/buf.h"
+#include "base/cancel.h"
+#include "client/window/descriptor.h"
+#include "transport/node_half.h"
+
+#define TARN_LENT_SLOTS 65536
+
+/* A session that has shown the token of a window. */
+struct tarn_window_grant {
+    struct tarn_window_grant *next;
+    uint64_t session;
+    bool write;
+};
+
+struct tarn_window {
+    struct tarn_lender *lender;
+    uint32_t index;
+    char tokens[2][TARN_WINDOW_TOKEN / 2 + 1]; /* [write] */
+    struct tarn_lease *leases;
+    struct tarn_window_grant *grants;
+};
+
+struct tarn_lease {
+    struct tarn_lease *prev, *next; /* in its window */
+    struct tarn_window *window;
+    uint32_t slot;
+    uint64_t gen, bytes, ends_ns; /* ends_ns: 0: never */
+    bool write, ended;
+    uint32_t pins;
+    uint32_t nruns;
+    struct tarn_piece runs[]; /* addresses in this process */
+};
+
+/* A session's hazard page. */
+struct tarn_lent_page {
+    struct tarn_lent_page *next;
+    const struct tarn_hazard_page *page;
+    pid_t pid;
+};
+
+struct tarn_lent {
+    pthread_mutex_t lock;
+    pthread_cond_t unpinned;
+    struct tarn_pool_memory pools[TARN_WINDOWS_MAX]; /* bytes 0: there is no such window */
+    struct tarn_window *windows[TARN_WINDOWS_MAX];
+    _Atomic uint64_t *gen; /* TARN_LENT_SLOTS */
+    int gen_fd;
+    struct tarn_lease *leases[TARN_LENT_SLOTS];
+    uint32_t nslots, nfree; /* slots from nslots on were never used */
+    uint32_t free[TARN_LENT_SLOTS];
+    struct tarn_lent_page *pages;
+};
+
+int tarn_lent_init(struct tarn_lent *l, uint64_t epoch);
+/* Frees windows and leases that are left. No transport may be left. */
+void tarn_lent_free(struct tarn_lent *l);
+/* What transports ask. */
+struct tarn_guard tarn_lent_guard(struct tarn_lent *l);
+
+/* Adds a window over that memory. BUSY: there are too many. */
+int tarn_lent_add(struct tarn_lent *l, const struct tarn_pool_memory *memory, struct tarn_window *w);
+/* Its leases have all been freed. */
+void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w);
+
+/* Makes a lease that is still without a slot; `bytes` and the runs are set. */
+int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_lease *lease);
+/* Nothing begins any more under this lease. */
+void tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease);
+/* Waits until nobody is at the runs, then gives the slot back. BUSY, CANCELED: somebody still is. */
+int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
+                     struct tarn_cancel *cancel);
+/* Ends the leases whose time is up. */
+void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns);
+
+/* A session shows a window's token: it may use the window from now on. *write_p: for writing, too. AUTH. */
+int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uint64_t session, bool *write_p);
+/* The session is gone. */
+void tarn_lent_forget(struct tarn_lent *l, uint64_t session);
+/*
+ * Calls fn with the lease of that slot and generation, with the lock held. STALE: it has ended, or is of
+ * another window.
+ */
+int tarn_lent_visit(struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen,
+                    void (*fn)(void *arg, const struct tarn_lease *lease), void *arg);
+
+/* Adds lines for INFO. */
+void tarn_lent_info(struct tarn_lent *l, struct tarn_buf *text);
+
+int tarn_lent_page_add(struct tarn_lent *l, const struct tarn_hazard_page *page, pid_t pid);
+void tarn_lent_page_remove(struct tarn_lent *l, const struct tarn_hazard_page *page);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads and writes of a lease: one flight over the links to its lender.
+ *
+ * A read that fails on the way is tried again, by the next transport if need be. A write is not, once a link
+ * has taken it: bytes of the first try might arrive behind those of a later write, and replace them.
+ */
+#include <stdlib.h>
+
+#include "base/container.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/event.h"
+#include "client/flight.h"
+#include "client/health.h"
+#include "client/link.h"
+#include "client/peer_nodes.h"
+#include "client/way.h"
+#include "client/window/reach.h"
+#include "transport/seen.h"
+
+struct job {
+    struct tarn_move *move;
+    struct tarn_transfer x;
+    struct tarn_way way;
+    uint64_t tried; /* as in struct tarn_choice */
+    bool flying;
+};
+
+struct batch {
+    struct tarn_reach *reach;
+    bool write;
+    uint64_t deadline_ns;
+    struct tarn_cancel *cancel;
+    struct tarn_flight flight;
+    struct tarn_seen seen;
+    struct job *jobs;
+    size_t n;
+    struct tarn_reason why; /* of the first job that failed */
+};
+
+static void finish(struct batch *b, struct job *j, int status)
+{
+    j->flying = false;
+    j->move->status = status;
+    if (status && !b->why.code)
+        tarn_reason_keep(&b->why, status);
+}
+
+/* --- posting ------------------------------------------------------------------------------------ */
+
+static bool choose(const struct batch *b, struct job *j)
+{
+    const struct tarn_loc l = {.node = b->reach->lender, .pool = b->reach->window};
+    const struct tarn_choice q = {
+        .locs = &l, .nlocs = 1, .gpu = j->x.work.gpu, .write = b->write, .tried = j->tried};
+    return tarn_way_choose(b->reach->client, &q, tarn_now_ns(), &j->way);
+}
+
+static int unreachable(const struct batch *b, const struct job *j)
+{
+    struct tarn_peer_node *lender = b->reach->lender;
+    if (tarn_now_ns() >= b->deadline_ns)
+        return tarn_peer_node_fail(lender, TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
+    if (atomic_load(&lender->health) != TARN_UP || atomic_load(&lender->superseded))
+        return tarn_peer_node_fail(lender, TARN_E_NODE_DOWN, "does not answer: has its process ended?");
+    return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
+}
+
+static void post(struct batch *b, struct job *j)
+{
+    while (choose(b, j)) {
+        int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, tarn_now_ns(), UINT64_MAX);
+        j->flying = rc == 0;
+        if (rc == 0)
+            return;
+        if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
+            finish(b, j, rc);
+            return;
+        }
+        j->tried |= tarn_way_bit(&j->way);
+    }
+    finish(b, j, unreachable(b, j));
+}
+
+/* --- outcomes ----------------------------------------------------------------------------------- */
+
+static int in_doubt(const struct batch *b, int code, const char *what)
+{
+    return tarn_peer_node_fail(b->reach->lender, code, "%s%s", what,
+                               b->write ? "; until the lease ends, bytes of the write may still arrive" : "");
+}
+
+static void broken(struct batch *b, struct job *j)
+{
+    if (!b->write && !j->x.fresh && tarn_now_ns() < b->deadline_ns) { /* a pooled link has died */
+        tarn_link_flush(j->way.side);
+        post(b, j);
+        return;
+    }
+    struct tarn_reason why;
+    tarn_reason_keep(&why, in_doubt(b, TARN_E_NODE_DOWN, "the data connection broke"));
+    bool other = tarn_link_lost(j->way.side, b->reach->window, j->x.work.gpu, why.text);
+    if (!other)
+        tarn_peer_node_failed(b->reach->lender, why.code, why.text, 0);
+    if (other && !b->write) {
+        j->tried |= tarn_way_bit(&j->way);
+        post(b, j);
+        return;
+    }
+    finish(b, j, tarn_reason_fail(&why));
+}
+
+static void done(struct batch *b, struct job *j)
+{
+    int status = j->x.work.status;
+    switch (status) {
+    case 0:
+        finish(b, j, 0);
+        break;
+    case TARN_E_NOT_REACHABLE: /* by this transport */
+    case TARN_E_UNAVAILABLE:
+        j->tried |= tarn_way_bit(&j->way);
+        post(b, j);
+        break;
+    case TARN_E_NODE_DOWN:
+        broken(b, j);
+        break;
+    default:
+        finish(b, j,
+               tarn_peer_node_fail(b->reach->lender, status, "%s",
+                                   j->x.why.code ? j->x.why.text : tarn_strerror(status)));
+        break;
+    }
+}
+
+static void landed(struct batch *b, struct job *j)
+{
+    j->flying = false;
+    switch (j->x.end) {
+    case TARN_END_DONE:
+        done(b, j);
+        break;
+    case TARN_END_BROKEN:
+        broken(b, j);
+        break;
+    case TARN_END_SILENT:
+        finish(b, j, in_doubt(b, TARN_E_NODE_DOWN, "does not answer: it is paused or cut off"));
+        break;
+    case TARN_END_EXPIRED:
+        finish(b, j, in_doubt(b, TARN_E_TIMEOUT, "the deadline passed: raise timeout_ms"));
+        break;
+    case TARN_END_CANCELED:
+        finish(b, j, tarn_cancel_fail());
+        break;
+    case TARN_END_SHIFTED:
+        if (b->write)
+            finish(b, j, in_doubt(b, TARN_E_NODE_DOWN, "another transfer has closed the link"));
+        else
+            post(b, j);
+        break;
+    }
+}
+
+/* --- a call ------------------------------------------------------------------------------------- */
+
+/* Checks a move and fills its work. */
+static int aim(struct batch *b, struct job *j)
+{
+    const struct tarn_reach *r = b->reach;
+    const struct tarn_move *m = j->move;
+    const char *call = b->write ? "write" : "read";
+    int rc = tarn_pieces_check(call, (size_t)(j - b->jobs), m->pieces, m->npieces);
+    if (rc)
+        return rc;
+    uint64_t bytes = tarn_pieces_bytes(m->pieces, m->npieces);
+    if (m->offset > r->bytes || bytes > r->bytes - m->offset)
+        return tarn_fail(TARN_E_SIZE, "%s: item %zu: %llu bytes at offset %llu: the lease has %llu", call,
+                         (size_t)(j - b->jobs), (unsigned long long)bytes, (unsigned long long)m->offset,
+                         (unsigned long long)r->bytes);
+    j->x.work = (struct tarn_work){.pool = r->window,
+                                   .slot = r->slot,
+                                   .gen = r->gen,
+                                   .offset = m->offset,
+                                   .bytes = bytes,
+                                   .runs = r->runs,
+                                   .nruns = r->nruns,
+                                   .pieces = m->pieces,
+                                   .npieces = m->npieces};
+    j->x.deadline_ns = b->deadline_ns;
+    j->x.patience_ns = UINT64_MAX;
+    return tarn_pieces_gpu(m->pieces, m->npieces, &b->seen, &j->x.work.gpu);
+}
+
+static void run(struct batch *b)
+{
+    tarn_flight_init(&b->flight, b->reach->client, b->cancel);
+    for (size_t i = 0; i < b->n; i++) {
+        struct job *j = &b->jobs[i];
+        int rc = aim(b, j);
+        if (rc)
+            finish(b, j, rc);
+        else
+            post(b, j);
+    }
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;)
+        landed(b, TARN_CONTAINER_OF(x, struct job, x));
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].flying)
+            finish(b, &b->jobs[i], in_doubt(b, TARN_E_CANCELED, "canceled"));
+    tarn_flight_end(&b->flight);
+}
+
+static int check(const struct tarn_reach *r, const struct tarn_move *moves, size_t n,
+                 const struct tarn_move_options *o, bool write)
+{
+    const char *call = write ? "write" : "read";
+    if (!r || (n && !moves))
+        return tarn_fail(TARN_E_INVALID, "%s: NULL: pass what tarn_reach() made, and %zu moves", call, n);
+    if (write && !r->write)
+        return tarn_fail(TARN_E_AUTH,
+                         "write: the lease is for reading: ask its lender for one with TARN_LEASE_WRITE");
+    return tarn_flags_check(call, o->flags, 0);
+}
+
+static int move(struct tarn_reach *r, struct tarn_move *moves, size_t n,
+                const struct tarn_move_options *given, bool write)
+{
+    struct tarn_move_options o;
+    struct tarn_cancel own;
+    struct batch b = {.reach = r, .write = write, .n = n};
+    int rc = tarn_options_copy(&o, sizeof(o), given);
+    if (!rc)
+        rc = check(r, moves, n, &o, write);
+    if (!rc)
+        rc = tarn_client_enter(r->client);
+    if (rc || n == 0)
+        return rc;
+    b.deadline_ns = tarn_client_deadline(r->client, o.timeout_ms);
+    b.cancel = tarn_client_cancel(r->client, &own);
+    rc = o.after ? tarn_event_wait(o.after, b.deadline_ns, b.cancel) : 0;
+    if (rc)
+        return rc;
+    b.jobs = calloc(n, sizeof(*b.jobs));
+    if (!b.jobs)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu items", write ? "write" : "read", n);
+    for (size_t i = 0; i < n; i++)
+        b.jobs[i].move = &moves[i];
+    tarn_seen_clear(&b.seen);
+    run(&b);
+    free(b.jobs);
+    return tarn_reason_fail(&b.why);
+}
+
+int tarn_read(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o)
+{
+    return move(r, moves, n, o, false);
+}
+
+int tarn_write(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o)
+{
+    return move(r, moves, n, o, true);
+}

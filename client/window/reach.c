@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reaching a lease: the lender counts as a peer node whose pools are its windows. It is in no directory; a
+ * descriptor names it.
+ */
+#include "client/window/reach.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/control_conn.h"
+#include "client/peer_nodes.h"
+#include "client/window/descriptor.h"
+
+/* The peer node of the descriptor's lender. */
+static struct tarn_peer_node *lender_of(struct tarn_client *c, const struct tarn_descriptor *d)
+{
+    char id[TARN_NODE_ID_MAX + 1];
+    snprintf(id, sizeof(id), "lender-%016" PRIx64, d->epoch);
+    struct tarn_peer_node *node = tarn_peer_node_of(c, id, (uint32_t)d->epoch);
+    if (!node)
+        return NULL;
+    pthread_mutex_lock(&node->lock);
+    if (!atomic_load(&node->lends)) {
+        snprintf(node->control, sizeof(node->control), "%s", d->address);
+        snprintf(node->unix_path, sizeof(node->unix_path), "%s", d->unix_path);
+        snprintf(node->host_id, sizeof(node->host_id), "%s", d->host_id);
+        snprintf(node->secret, sizeof(node->secret), "%.*s", TARN_WINDOW_TOKEN / 2, d->token);
+        atomic_store(&node->near, strcmp(d->host_id, c->host_id) == 0);
+        atomic_store(&node->lends, true);
+        atomic_store(&node->listed, true);
+    }
+    pthread_mutex_unlock(&node->lock);
+    return node;
+}
+
+/* --- the answer to REACH ------------------------------------------------------------------------ */
+
+static int malformed(struct tarn_peer_node *node)
+{
+    return tarn_peer_node_fail(node, TARN_E_PROTOCOL, "REACH: not an answer: is it of another version?");
+}
+
+/* "<offset>:<bytes>:<stride>:<count>", with spaces between. */
+static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
+{
+    const char *at = text;
+    size_t room = 1;
+    for (size_t i = 0; i < bytes; i++)
+        room += text[i] == ' ';
+    if (room > TARN_RUNS_MAX)
+        return malformed(r->lender);
+    r->runs = calloc(room, sizeof(*r->runs));
+    if (!r->runs)
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory for %zu runs", room);
+    for (; r->nruns < room; r->nruns++) {
+        struct tarn_piece *p = &r->runs[r->nruns];
+        uint64_t offset;
+        int used = 0;
+        if (sscanf(at, "%" SCNu64 ":%" SCNu64 ":%" SCNu64 ":%" SCNu64 "%n", &offset, &p->bytes, &p->stride,
+                   &p->count, &used) != 4 ||
+            used == 0)
+            return malformed(r->lender);
+        p->addr = (void *)(uintptr_t)offset;
+        at += used;
+        at += *at == ' ';
+    }
+    return tarn_pieces_bytes(r->runs, r->nruns) == r->bytes ? 0 : malformed(r->lender);
+}
+
+/* Which of the client's transports the lender serves the window by. */
+static uint8_t transport_bits(const struct tarn_client *c, const redisReply *reply)
+{
+    uint8_t bits = 0;
+    for (size_t i = 3; i < reply->elements; i++)
+        for (int t = 0; t < c->ntransports; t++)
+            if (reply->element[i]->str && !strcmp(reply->element[i]->str, c->transports[t]->name))
+                bits |= (uint8_t)(1u << t);
+    return bits;
+}
+
+static int take_answer(struct tarn_reach *r, const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 || !reply->element[0]->str ||
+        reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str)
+        return malformed(r->lender);
+    r->write = !strcmp(reply->element[0]->str, "rw");
+    r->bytes = (uint64_t)reply->element[1]->integer;
+    int rc = parse_runs(r, reply->element[2]->str, reply->element[2]->len);
+    if (!rc)
+        atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, reply));
+    return rc;
+}
+
+static int ask(struct tarn_reach *r, const struct tarn_descriptor *d, uint64_t deadline_ns,
+               struct tarn_cancel *cancel)
+{
+    struct tarn_command command = {.n = 0};
+    redisReply *reply;
+    tarn_command_str(&command, "REACH");
+    tarn_command_u64(&command, d->window);
+    tarn_command_u64(&command, d->slot);
+    tarn_command_gen(&command, d->gen);
+    tarn_command_str(&command, d->token + TARN_WINDOW_TOKEN / 2);
+    int rc = tarn_control_conn_call(r->lender, &command, deadline_ns, cancel, &reply);
+    tarn_command_free(&command);
+    if (rc)
+        return rc;
+    rc = take_answer(r, reply);
+    freeReplyObject(reply);
+    return rc;
+}
+
+/* --- public ------------------------------------------------------------------------------------- */
+
+static int check_ns(const struct tarn_client *c, const struct tarn_descriptor *d)
+{
+    const char *ns = tarn_directory_ns(c->directory);
+    if (!strcmp(d->ns, ns))
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "reach: the descriptor is of namespace \"%s\", this client of \"%s\"",
+                     d->ns, ns);
+}
+
+int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p)
+{
+    struct tarn_descriptor d;
+    struct tarn_cancel own;
+    int rc = tarn_client_enter(c);
+    if (!rc)
+        rc = tarn_out_check("reach", r_p);
+    if (!rc && !descriptor)
+        rc = tarn_fail(TARN_E_INVALID, "reach: descriptor is NULL");
+    if (!rc)
+        rc = tarn_descriptor_parse(descriptor, &d);
+    if (!rc)
+        rc = check_ns(c, &d);
+    if (rc)
+        return rc;
+    struct tarn_reach *r = calloc(1, sizeof(*r));
+    if (!r || !(r->lender = lender_of(c, &d))) {
+        free(r);
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
+    }
+    r->client = c;
+    r->window = d.window;
+    r->slot = d.slot;
+    r->gen = d.gen;
+    rc = ask(r, &d, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own));
+    if (rc) {
+        tarn_reach_free(r);
+        return rc;
+    }
+    *r_p = r;
+    return 0;
+}
+
+void tarn_reach_free(struct tarn_reach *r)
+{
+    if (!r)
+        return;
+    free(r->runs);
+    free(r);
+}
+
+uint64_t tarn_reach_bytes(const struct tarn_reach *r)
+{
+    return r ? r->bytes : 0;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A lease of another client, as this one reaches it. */
+#ifndef TARN_CLIENT_WINDOW_REACH_H
+#define TARN_CLIENT_WINDOW_REACH_H
+
+#include <tarn/window.h>
+
+#include "client/peer_node.h"
+
+struct tarn_reach {
+    struct tarn_client *client;
+    struct tarn_peer_node *lender;
+    uint32_t window, slot;
+    uint64_t gen, bytes;
+    bool write;
+    uint32_t nruns;
+    struct tarn_piece *runs; /* an address is an offset in the window */
+};
+
+#endif

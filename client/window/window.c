@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lending: windows and leases. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/window/lender.h"
+
+/* --- windows ------------------------------------------------------------------------------------ */
+
+static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
+{
+    struct tarn_cuda_memory seen;
+    if (!addr || bytes == 0 || (uintptr_t)addr + bytes < (uintptr_t)addr)
+        return tarn_fail(
+            TARN_E_INVALID,
+            "window: %llu bytes at %p are no range of memory: give an address and at least one byte",
+            (unsigned long long)bytes, addr);
+    tarn_cuda_memory_of(addr, &seen);
+    if (seen.kind == TARN_CUDA_DEVICE)
+        return tarn_fail(TARN_E_UNSUPPORTED, "window: memory of a GPU cannot be lent yet: use host memory");
+    *m = (struct tarn_pool_memory){
+        .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .memfd = -1, .touch_fd = -1};
+    return 0;
+}
+
+/* Each token is half of a descriptor's; the lender's secret is the other half. */
+static int make_tokens(struct tarn_window *w)
+{
+    int rc = tarn_secret_make(w->tokens[0]);
+    return rc ? rc : tarn_secret_make(w->tokens[1]);
+}
+
+int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p)
+{
+    struct tarn_pool_memory memory;
+    struct tarn_lender *lender;
+    int rc = tarn_client_enter(c);
+    if (!rc)
+        rc = tarn_out_check("window", w_p);
+    if (!rc)
+        rc = check_memory(addr, bytes, &memory);
+    if (!rc)
+        rc = tarn_lender_of(c, &lender);
+    if (rc)
+        return rc;
+    struct tarn_window *w = calloc(1, sizeof(*w));
+    if (!w)
+        return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory");
+    w->lender = lender;
+    rc = make_tokens(w);
+    if (!rc)
+        rc = tarn_lent_add(&lender->lent, &memory, w);
+    if (rc) {
+        free(w);
+        return rc;
+    }
+    *w_p = w;
+    return 0;
+}
+
+int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
+{
+    if (!w)
+        return tarn_fail(TARN_E_INVALID, "window: NULL: pass what tarn_window_new() made");
+    struct tarn_client *c = w->lender->client;
+    struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
+    uint64_t deadline = tarn_client_deadline(c, timeout_ms);
+    int rc = tarn_client_enter(c);
+    while (!rc && w->leases) {
+        struct tarn_lease *lease = w->leases;
+        rc = tarn_lent_recall(&w->lender->lent, lease, deadline, cancel);
+        if (!rc)
+            free(lease);
+    }
+    if (rc)
+        return rc;
+    tarn_lent_remove(&w->lender->lent, w);
+    free(w);
+    return 0;
+}
+
+/* --- leases ------------------------------------------------------------------------------------- */
+
+static int check_run(const struct tarn_window *w, uint32_t i, const struct tarn_run *r)
+{
+    uint64_t room = w->lender->lent.pools[w->index].bytes, count = r->count ? r->count : 1;
+    uint64_t stride = r->stride ? r->stride : r->bytes, span;
+    if (r->bytes && !__builtin_mul_overflow(count - 1, stride, &span) &&
+        !__builtin_add_overflow(span, r->bytes, &span) && r->offset <= room && span <= room - r->offset)
+        return 0;
+    return tarn_fail(TARN_E_INVALID,
+                     "lease: run %u: %llu x %llu bytes from %llu on lie outside of the window of %llu bytes",
+                     i, (unsigned long long)count, (unsigned long long)r->bytes,
+                     (unsigned long long)r->offset, (unsigned long long)room);
+}
+
+/* Fills the lease's runs, which are the whole window if there are none. */
+static int take_runs(const struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
+                     struct tarn_lease *l)
+{
+    const struct tarn_pool_memory *m = &w->lender->lent.pools[w->index];
+    const struct tarn_run whole = {.bytes = m->bytes};
+    l->nruns = n ? n : 1;
+    for (uint32_t i = 0; i < l->nruns; i++) {
+        const struct tarn_run *r = n ? &runs[i] : &whole;
+        int rc = check_run(w, i, r);
+        if (rc)
+            return rc;
+        l->runs[i] = (struct tarn_piece){
+            .addr = (char *)m->base + r->offset, .bytes = r->bytes, .stride = r->stride, .count = r->count};
+    }
+    l->bytes = tarn_pieces_bytes(l->runs, l->nruns);
+    return l->bytes == UINT64_MAX ? tarn_fail(TARN_E_INVALID, "lease: the runs have more than 2^64 bytes")
+                                  : 0;
+}
+
+static int check_lease(const struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
+                       const struct tarn_lease_options *o)
+{
+    if (!w)
+        return tarn_fail(TARN_E_INVALID, "lease: no window: pass what tarn_window_new() made");
+    if (n > TARN_RUNS_MAX)
+        return tarn_fail(TARN_E_INVALID, "lease: %u runs: at most %d: lease fewer at a time", n,
+                         TARN_RUNS_MAX);
+    if (n && !runs)
+        return tarn_fail(TARN_E_INVALID, "lease: runs is NULL");
+    return tarn_flags_check("lease", o->flags, TARN_LEASE_WRITE);
+}
+
+int tarn_lease(struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
+               const struct tarn_lease_options *given, struct tarn_lease **l_p)
+{
+    struct tarn_lease_options o;
+    int rc = tarn_options_copy(&o, sizeof(o), given);
+    if (!rc)
+        rc = tarn_out_check("lease", l_p);
+    if (!rc)
+        rc = check_lease(w, runs, n, &o);
+    if (!rc)
+        rc = tarn_client_enter(w->lender->client);
+    if (rc)
+        return rc;
+    struct tarn_lease *l = calloc(1, sizeof(*l) + (n ? n : 1) * sizeof(l->runs[0]));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "lease: out of memory for %u runs", n);
+    l->write = o.flags & TARN_LEASE_WRITE;
+    l->ends_ns = o.ttl_ms ? tarn_deadline(o.ttl_ms) : 0;
+    rc = take_runs(w, runs, n, l);
+    if (!rc)
+        rc = tarn_lent_begin(&w->lender->lent, w, l);
+    if (rc) {
+        free(l);
+        return rc;
+    }
+    *l_p = l;
+    return 0;
+}
+
+int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
+{
+    if (!l)
+        return tarn_fail(TARN_E_INVALID, "recall: NULL: pass what tarn_lease() made");
+    struct tarn_client *c = l->window->lender->client;
+    struct tarn_cancel own;
+    int rc = tarn_client_enter(c);
+    if (!rc)
+        rc = tarn_lent_recall(&l->window->lender->lent, l, tarn_client_deadline(c, timeout_ms),
+                              tarn_client_cancel(c, &own));
+    if (!rc)
+        free(l);
+    return rc;
+}
+
+int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_MAX])
+{
+    if (!l || !text)
+        return tarn_fail(TARN_E_INVALID,
+                         "descriptor: NULL: pass what tarn_lease() made, and room for the text");
+    const struct tarn_lender *lender = l->window->lender;
+    const struct tarn_client *c = lender->client;
+    struct tarn_descriptor d = {
+        .epoch = lender->epoch,
+        .gen = l->gen,
+        .bytes = l->bytes,
+        .window = l->window->index,
+        .slot = l->slot,
+        .gpu = lender->lent.pools[l->window->index].kind == TARN_POOL_GPU,
+        .write = l->write,
+    };
+    snprintf(d.ns, sizeof(d.ns), "%s", tarn_directory_ns(c->directory));
+    snprintf(d.address, sizeof(d.address), "%s", lender->address);
+    snprintf(d.unix_path, sizeof(d.unix_path), "%s", lender->unix_path);
+    snprintf(d.host_id, sizeof(d.host_id), "%s", c->host_id);
+    snprintf(d.token, sizeof(d.token), "%s%s", lender->secret, l->window->tokens[l->write]);
+    return tarn_descriptor_format(&d, text);
+}

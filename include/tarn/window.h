@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Windows: memory of one client that other clients read and write, straight, without a node in between.
+ *
+ * A *window* is memory that a client lends: of the CPU or of one GPU, usually long-lived, such as an engine's
+ * whole KV tensor (the word is MPI's). A *lease* is a list of runs in a window that others may read, or read
+ * and write, until it is recalled. Its *descriptor* is a line of text; the application hands it to whom it
+ * likes. tarn_reach() makes of a descriptor what tarn_read() and tarn_write() need.
+ *
+ * The promise. A lease ends by tarn_recall(), by its time, or with its process. From then on reads end with
+ * STALE, whatever has been done to the memory since, and no write arrives: tarn_recall() returns 0 only when
+ * no peer can touch the runs any more. Nothing of this depends on a peer's good will, except where
+ * docs/security.md says so.
+ *
+ * Rules of tarn.h hold here, too. A window, lease or reach may be used by any number of threads at once, but
+ * is freed by one.
+ */
+#ifndef TARN_WINDOW_H
+#define TARN_WINDOW_H
+
+#include <tarn/tarn.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* exported by libtarn.so, see client/libtarn.map */
+
+#define TARN_DESCRIPTOR_MAX 512 /* bytes of a descriptor, with its NUL */
+#define TARN_RUNS_MAX 1048576   /* runs of a lease */
+
+struct tarn_window;
+struct tarn_lease;
+struct tarn_reach;
+
+/* --- lending ------------------------------------------------------------------------------------ */
+
+/*
+ * Lends [addr, addr + bytes). The first window of a client starts a thread, which answers peers at
+ * tarn_options.listen and at a Unix socket; redis-cli can look into both (INFO, CLIENT LIST). The memory must
+ * stay mapped until tarn_window_close() has returned 0. Memory of tarn_window_alloc() is reached by peers of
+ * this host without a copy; other CPU memory by tcp.
+ *
+ * Errors: INVALID (no such memory), BUSY (this client has TARN_WINDOWS_MAX windows), SYSTEM.
+ */
+#define TARN_WINDOWS_MAX 256
+int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p);
+/*
+ * Recalls all leases of the window, then frees it. BUSY or TIMEOUT: a lease could not be recalled; the window
+ * is as before, but for the leases that were. The leases are freed with it.
+ */
+int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms);
+
+/* `count` runs of `bytes` bytes, at offset, offset + stride, ... in the window; count 0 counts as 1 and
+ * stride 0 as `bytes`. Runs of a lease must not overlap one another. */
+struct tarn_run {
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t stride;
+    uint64_t count;
+};
+
+enum { TARN_LEASE_WRITE = 1 << 0 /* peers may write, too */ };
+
+struct tarn_lease_options {
+    size_t size;
+    uint32_t flags;  /* TARN_LEASE_* */
+    uint32_t ttl_ms; /* it ends by itself after so long; 0: never */
+};
+
+/* Leases n runs, which together, in order, are the lease's bytes: peers count offsets in these. n 0: the
+ * whole window. INVALID: outside of the window, or too many. */
+int tarn_lease(struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
+               const struct tarn_lease_options *o, struct tarn_lease **g_p);
+/*
+ * Ends the lease. 0: no peer can touch the runs any more; the lease is freed. BUSY: a peer's process has not
+ * ended a transfer in time, and the sentence names it; no transfer begins any more; call again.
+ */
+int tarn_recall(struct tarn_lease *g, uint32_t timeout_ms);
+/* Writes the descriptor. */
+int tarn_lease_descriptor(const struct tarn_lease *g, char text[TARN_DESCRIPTOR_MAX]);
+
+/* --- reaching ----------------------------------------------------------------------------------- */
+
+/*
+ * Makes of a descriptor what reads and writes need: asks the lender once. INVALID: it is no descriptor, or
+ * was cut or altered, or is of another namespace. VERSION. STALE: the lease has ended. NODE_DOWN: the lender
+ * does not answer. AUTH.
+ */
+int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p);
+/* No transfer may be under way. NULL is allowed. */
+void tarn_reach_free(struct tarn_reach *r);
+/* The lease's bytes. */
+uint64_t tarn_reach_bytes(const struct tarn_reach *r);
+
+/* The pieces, in order, make up the range of the lease that begins at `offset`. */
+struct tarn_move {
+    const struct tarn_piece *pieces;
+    uint32_t npieces;
+    int32_t status; /* out */
+    uint64_t offset;
+    uint64_t reserved[2];
+};
+
+struct tarn_move_options {
+    size_t size;
+    uint32_t timeout_ms;
+    uint32_t flags; /* 0 */
+    void *after;    /* a cudaEvent_t: the pieces are not touched before it; NULL: none */
+};
+
+/*
+ * Reads or writes n ranges, each for itself. Statuses: 0; STALE (the lease has ended: what a read brought
+ * means nothing, what a write left in the runs is the lender's to judge), SIZE (outside of the lease), AUTH
+ * (write to a lease that is for reading), NODE_DOWN, NOT_REACHABLE, TIMEOUT, CANCELED, INVALID.
+ */
+int tarn_read(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);
+int tarn_write(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

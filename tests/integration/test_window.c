@@ -1,0 +1,406 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Windows: what a lease gives, what it refuses, and that it ends when it is recalled. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <tarn/window.h>
+
+#include "tests/world.h"
+
+#define BYTES (1u << 20)
+
+struct pair {
+    struct world *w;
+    struct tarn_client *lender, *peer;
+    unsigned char *memory; /* of the window */
+    struct tarn_window *window;
+    unsigned char *own; /* of the peer */
+};
+
+static int start(void **state)
+{
+    static const struct world_plan plan = {.nodes = 0};
+    struct pair *p = calloc(1, sizeof(*p));
+    void *w;
+    assert_int_equal(world_start(&w, &plan), 0);
+    p->w = w;
+    p->lender = world_client(p->w, NULL);
+    p->peer = world_client(p->w, "tcp");
+    p->memory = malloc(BYTES);
+    p->own = malloc(BYTES);
+    for (size_t i = 0; i < BYTES; i++) {
+        p->memory[i] = (unsigned char)(i * 7 + i / 251);
+        p->own[i] = (unsigned char)(i * 13 + 5);
+    }
+    assert_int_equal(tarn_window_new(p->lender, p->memory, BYTES, &p->window), 0);
+    *state = p;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct pair *p = *state;
+    void *w = p->w;
+    tarn_close(p->peer);
+    tarn_close(p->lender);
+    free(p->memory);
+    free(p->own);
+    free(p);
+    return world_stop(&w);
+}
+
+static struct tarn_lease *lease(const struct pair *p, const struct tarn_run *runs, uint32_t n, uint32_t flags)
+{
+    const struct tarn_lease_options o = {.size = sizeof(o), .flags = flags};
+    struct tarn_lease *l;
+    if (tarn_lease(p->window, runs, n, &o, &l))
+        fail_msg("lease: %s", tarn_last_error());
+    return l;
+}
+
+static int try_reach(const struct pair *p, const struct tarn_lease *l, struct tarn_reach **r)
+{
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    return tarn_reach(p->peer, text, 0, r);
+}
+
+static struct tarn_reach *reach(const struct pair *p, const struct tarn_lease *l)
+{
+    struct tarn_reach *r;
+    if (try_reach(p, l, &r))
+        fail_msg("reach: %s", tarn_last_error());
+    return r;
+}
+
+static int move(struct tarn_reach *r, bool write, void *addr, uint64_t bytes, uint64_t offset)
+{
+    const struct tarn_piece piece = {.addr = addr, .bytes = bytes};
+    struct tarn_move m = {.pieces = &piece, .npieces = 1, .offset = offset};
+    int rc = write ? tarn_write(r, &m, 1, NULL) : tarn_read(r, &m, 1, NULL);
+    if (rc != TARN_E_INVALID && rc != TARN_E_AUTH)
+        assert_int_equal(m.status, rc);
+    if (getenv("WINDOW_TRACE") && rc)
+        print_message("%s: %d %s\n", write ? "write" : "read", rc, tarn_last_error());
+    return rc;
+}
+
+/* --- what a lease gives ------------------------------------------------------------------------- */
+
+static void reads_and_writes_the_whole_window(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    assert_int_equal(tarn_reach_bytes(r), BYTES);
+    memset(p->own, 0, BYTES);
+    assert_int_equal(move(r, false, p->own, BYTES, 0), 0);
+    assert_memory_equal(p->own, p->memory, BYTES);
+    for (size_t i = 0; i < BYTES; i++)
+        p->own[i] = (unsigned char)(i * 3 + 1);
+    assert_int_equal(move(r, true, p->own, BYTES, 0), 0);
+    assert_memory_equal(p->own, p->memory, BYTES);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+/* Far runs of one size, pieces of another, and a part of the lease. */
+static void runs_and_pieces_of_any_size(void **state)
+{
+    struct pair *p = *state;
+    const struct tarn_run runs[] = {{.offset = 1000, .bytes = 100, .stride = 300, .count = 50},
+                                    {.offset = 500000, .bytes = 7},
+                                    {.offset = 500007, .bytes = 1},
+                                    {.offset = 0, .bytes = 999}};
+    unsigned char flat[50 * 100 + 8 + 999], got[sizeof(flat)];
+    size_t n = 0;
+    for (int i = 0; i < 50; i++, n += 100)
+        memcpy(flat + n, p->memory + 1000 + 300 * i, 100);
+    memcpy(flat + n, p->memory + 500000, 8);
+    memcpy(flat + n + 8, p->memory, 999);
+    struct tarn_lease *l = lease(p, runs, 4, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    assert_int_equal(tarn_reach_bytes(r), sizeof(flat));
+    const struct tarn_piece pieces[] = {{.addr = got, .bytes = 33},
+                                        {.addr = got + 33, .bytes = 11, .stride = 11, .count = 300},
+                                        {.addr = got + 33 + 3300, .bytes = sizeof(flat) - 3333 - 10}};
+    struct tarn_move m = {.pieces = pieces, .npieces = 3, .offset = 10};
+    assert_int_equal(tarn_read(r, &m, 1, NULL), 0);
+    assert_memory_equal(got, flat + 10, sizeof(flat) - 10);
+    unsigned char before[BYTES / 256];
+    memcpy(before, p->memory + 1100, 200); /* between two runs */
+    memset(got, 0xa5, sizeof(got));
+    assert_int_equal(tarn_write(r, &m, 1, NULL), 0);
+    assert_memory_equal(p->memory + 1100, before, 200);
+    assert_memory_equal(p->memory + 1000, flat, 10);
+    for (size_t i = 10; i < 100; i++)
+        assert_int_equal(p->memory[1000 + i], 0xa5);
+    for (size_t i = 0; i < 999; i++)
+        assert_int_equal(p->memory[i], 0xa5);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void many_ranges_in_one_call(void **state)
+{
+    enum { N = 300 };
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    struct tarn_piece pieces[N];
+    struct tarn_move m[N];
+    memset(m, 0, sizeof(m));
+    for (int i = 0; i < N; i++) {
+        pieces[i] = (struct tarn_piece){.addr = p->own + i * 1000, .bytes = (uint64_t)(i % 1000)};
+        m[i] = (struct tarn_move){.pieces = &pieces[i], .npieces = 1, .offset = (uint64_t)(i * 3000)};
+    }
+    assert_int_equal(tarn_read(r, m, N, NULL), 0);
+    for (int i = 0; i < N; i++)
+        assert_memory_equal(p->own + i * 1000, p->memory + i * 3000, (size_t)(i % 1000));
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+/* --- what it refuses ---------------------------------------------------------------------------- */
+
+static void ranges_outside_of_the_lease(void **state)
+{
+    struct pair *p = *state;
+    const struct tarn_run half = {.offset = 0, .bytes = BYTES / 2};
+    struct tarn_lease *l = lease(p, &half, 1, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    assert_int_equal(move(r, false, p->own, 1, BYTES / 2), TARN_E_SIZE);
+    assert_int_equal(move(r, false, p->own, BYTES / 2, 1), TARN_E_SIZE);
+    assert_int_equal(move(r, true, p->own, 2, UINT64_MAX), TARN_E_SIZE);
+    assert_int_equal(move(r, false, p->own, 0, BYTES / 2), 0);
+    assert_int_equal(move(r, true, p->own, 0, 0), 0);
+    assert_int_equal(move(r, false, p->own, 1, BYTES / 2 - 1), 0);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void runs_outside_of_the_window(void **state)
+{
+    struct pair *p = *state;
+    const struct tarn_run bad[] = {{.offset = BYTES, .bytes = 1},
+                                   {.offset = 1, .bytes = BYTES},
+                                   {.offset = UINT64_MAX, .bytes = 2},
+                                   {.offset = 0, .bytes = 2, .stride = UINT64_MAX / 2, .count = 5},
+                                   {.offset = 0, .bytes = 16, .stride = 16, .count = BYTES / 16 + 1},
+                                   {.offset = 0, .bytes = 0}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct tarn_lease *l = NULL;
+        assert_int_equal(tarn_lease(p->window, &bad[i], 1, NULL, &l), TARN_E_INVALID);
+        assert_null(l);
+    }
+}
+
+static void a_lease_for_reading_is_not_written(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, 0);
+    struct tarn_reach *r = reach(p, l);
+    unsigned char before = p->memory[5];
+    p->own[0] = (unsigned char)~before;
+    assert_int_equal(move(r, true, p->own, 1, 5), TARN_E_AUTH);
+    assert_int_equal(p->memory[5], before);
+    assert_int_equal(move(r, false, p->own, 1, 5), 0);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+/* Any byte changed, and any length. */
+static void descriptors_that_were_cut_or_altered(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = NULL;
+    char text[TARN_DESCRIPTOR_MAX], bad[2 * TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(bad, sizeof(bad), "%.*s", (int)i, text);
+        assert_int_equal(tarn_reach(p->peer, bad, 0, &r), TARN_E_INVALID);
+        memcpy(bad, text, n + 1);
+        bad[i] = bad[i] == '3' ? '4' : '3';
+        int rc = tarn_reach(p->peer, bad, 0, &r);
+        assert_true(rc == TARN_E_INVALID || rc == TARN_E_VERSION);
+    }
+    snprintf(bad, sizeof(bad), "%s0", text);
+    assert_int_equal(tarn_reach(p->peer, bad, 0, &r), TARN_E_INVALID);
+    memset(bad, 'a', sizeof(bad) - 1);
+    bad[sizeof(bad) - 1] = 0;
+    assert_int_equal(tarn_reach(p->peer, bad, 0, &r), TARN_E_INVALID);
+    assert_int_equal(tarn_reach(p->peer, "", 0, &r), TARN_E_INVALID);
+    assert_int_equal(tarn_reach(p->peer, NULL, 0, &r), TARN_E_INVALID);
+    assert_null(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+/* --- its end ------------------------------------------------------------------------------------ */
+
+static void nothing_goes_through_a_recalled_lease(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *old = reach(p, l), *r;
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(move(old, true, p->own, 100, 0), 0);
+    assert_int_equal(tarn_recall(l, 0), 0);
+    unsigned char before[100];
+    memcpy(before, p->memory, 100);
+    memset(p->own, 0x77, 100);
+    assert_int_equal(move(old, true, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(move(old, false, p->own, 100, 0), TARN_E_STALE);
+    assert_memory_equal(p->memory, before, 100);
+    assert_int_equal(tarn_reach(p->peer, text, 0, &r), TARN_E_STALE);
+    /* The next lease has the same slot. */
+    l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    r = reach(p, l);
+    assert_int_equal(move(old, true, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(move(old, false, p->own, 0, 0), TARN_E_STALE);
+    assert_memory_equal(p->memory, before, 100);
+    assert_int_equal(move(r, true, p->own, 100, 0), 0);
+    tarn_reach_free(old);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void a_lease_ends_by_its_time(void **state)
+{
+    struct pair *p = *state;
+    const struct tarn_lease_options o = {.size = sizeof(o), .flags = TARN_LEASE_WRITE, .ttl_ms = 200};
+    struct tarn_lease *l;
+    assert_int_equal(tarn_lease(p->window, NULL, 0, &o, &l), 0);
+    struct tarn_reach *r = reach(p, l);
+    HARNESS_UNTIL(move(r, true, p->own, 1, 0) == TARN_E_STALE, 5000);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+/* A thread writes and reads all the time; leases end under it. What it writes says which lease it had. */
+struct writer {
+    struct pair *p;
+    _Atomic(struct tarn_reach *) reach;
+    atomic_uint round;
+    atomic_bool end;
+    uint64_t written, stale, wrong;
+};
+
+#define SPAN 65536
+
+static void *write_always(void *arg)
+{
+    struct writer *wr = arg;
+    unsigned char *buffer = malloc(SPAN);
+    while (!atomic_load(&wr->end)) {
+        unsigned round = atomic_load(&wr->round);
+        struct tarn_reach *r = atomic_load(&wr->reach);
+        memset(buffer, (int)(round & 0xff), SPAN);
+        int rc = move(r, true, buffer, SPAN, 0);
+        wr->written += rc == 0;
+        wr->stale += rc == TARN_E_STALE;
+        wr->wrong += rc != 0 && rc != TARN_E_STALE;
+    }
+    free(buffer);
+    return NULL;
+}
+
+static void no_late_byte_after_a_recall(void **state)
+{
+    enum { ROUNDS = 300 };
+    struct pair *p = *state;
+    const struct tarn_run run = {.bytes = SPAN};
+    struct writer wr = {.p = p};
+    struct tarn_reach *all[ROUNDS + 1];
+    struct tarn_lease *l = lease(p, &run, 1, TARN_LEASE_WRITE);
+    pthread_t thread;
+    all[0] = reach(p, l);
+    atomic_store(&wr.reach, all[0]);
+    assert_int_equal(pthread_create(&thread, NULL, write_always, &wr), 0);
+    for (unsigned i = 1; i <= ROUNDS; i++) {
+        HARNESS_UNTIL(p->memory[SPAN - 1] == (unsigned char)((i - 1) & 0xff) || i == 1, 10000);
+        assert_int_equal(tarn_recall(l, 0), 0);
+        memset(p->memory, 0xee, SPAN); /* the memory is the lender's again */
+        for (int k = 0; k < 20; k++)
+            for (size_t b = 0; b < SPAN; b += 97)
+                assert_int_equal(p->memory[b], 0xee);
+        l = lease(p, &run, 1, TARN_LEASE_WRITE);
+        all[i] = reach(p, l);
+        atomic_store(&wr.round, i);
+        atomic_store(&wr.reach, all[i]);
+    }
+    atomic_store(&wr.end, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(wr.wrong, 0);
+    assert_true(wr.written > 0 && wr.stale > 0);
+    for (unsigned i = 0; i <= ROUNDS; i++)
+        tarn_reach_free(all[i]);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void windows_come_and_go(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_window *more[TARN_WINDOWS_MAX], *w;
+    uint32_t n = 0;
+    int rc;
+    while ((rc = tarn_window_new(p->lender, p->memory, 4096, &more[n])) == 0)
+        n++;
+    assert_int_equal(rc, TARN_E_BUSY);
+    assert_int_equal(n, TARN_WINDOWS_MAX - 1);
+    assert_int_equal(tarn_window_close(more[7], 0), 0);
+    assert_int_equal(tarn_window_new(p->lender, p->memory, 4096, &w), 0);
+    more[7] = w;
+    while (n-- > 0)
+        assert_int_equal(tarn_window_close(more[n], 0), 0);
+    assert_int_equal(tarn_window_new(p->lender, NULL, 4096, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->memory, 0, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->memory, UINT64_MAX, &w), TARN_E_INVALID);
+}
+
+static void the_lender_is_gone(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l), *other;
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(move(r, false, p->own, 100, 0), 0);
+    tarn_close(p->lender);
+    p->lender = NULL;
+    int rc = move(r, false, p->own, 100, 0);
+    if (rc != TARN_E_NODE_DOWN)
+        fail_msg("%d: %s", rc, tarn_last_error());
+    assert_int_equal(tarn_reach(p->peer, text, 0, &other), TARN_E_NODE_DOWN);
+    tarn_reach_free(r);
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        T(reads_and_writes_the_whole_window),
+        T(runs_and_pieces_of_any_size),
+        T(many_ranges_in_one_call),
+        T(ranges_outside_of_the_lease),
+        T(runs_outside_of_the_window),
+        T(a_lease_for_reading_is_not_written),
+        T(descriptors_that_were_cut_or_altered),
+        T(nothing_goes_through_a_recalled_lease),
+        T(a_lease_ends_by_its_time),
+        T(no_late_byte_after_a_recall),
+        T(windows_come_and_go),
+        T(the_lender_is_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
