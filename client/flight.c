@@ -8,6 +8,7 @@
 
 #include "client/client.h"
 #include "client/health.h"
+#include "client/known.h"
 #include "client/link.h"
 #include "client/side.h"
 
@@ -90,14 +91,22 @@ static void refused(struct tarn_transfer *x, int status)
     x->work.status = tarn_reason_keep(&x->why, status);
 }
 
+/* Gives the work to the link, which must know its window. As get() and put() return. */
+static int give(struct tarn_open_link *l, struct tarn_transfer *x, struct tarn_cancel *cancel)
+{
+    int rc = x->window_id ? tarn_link_know(l, x->work.pool, x->window_id, x->deadline_ns, cancel) : 0;
+
+    if (rc != 0)
+        return rc;
+    return l->side->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+}
+
 /* Posts what the link has room for. */
 static void flight_link_post(struct tarn_flight_link *fl)
 {
     while (fl->unposted) {
         struct tarn_transfer *x = fl->unposted;
-        const struct tarn_transport_ops *ops = fl->open_link->ops;
-        int rc = fl->side->write ? ops->put(fl->open_link->link, &x->work)
-                                 : ops->get(fl->open_link->link, &x->work);
+        int rc = give(fl->open_link, x, fl->flight->cancel);
         if (rc == TARN_E_AGAIN)
             return;
         fl->unposted = x->next;
@@ -154,7 +163,7 @@ static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_t
 
     if (!l)
         return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", s->node->key.id);
-    int rc = s->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+    int rc = give(l, x, f->cancel);
     tarn_side_leave(s, stripe);
     if (rc < 0)
         refused(x, rc);

@@ -16,6 +16,7 @@ void tarn_control_conn_drop(struct tarn_control_conn *conn)
 void tarn_link_free(struct tarn_open_link *l)
 {
     l->ops->close(l->link);
+    free((void *)(uintptr_t)atomic_load(&l->known));
     free(l);
 }
 

@@ -19,7 +19,8 @@ struct tarn_pool_memory {
     enum tarn_pool_kind kind;
     void *base; /* the arena, mapped. GPU: an address of the device, which the CPU must not touch */
     uint64_t bytes;
-    int memfd;               /* the arena's file. GPU: -1, there is none */
+    int memfd;               /* the arena's file. -1: there is none */
+    uint64_t file_offset;    /* of the arena in that file */
     _Atomic uint64_t *gen;   /* nslots */
     _Atomic uint32_t *touch; /* nslots */
     int gen_fd, touch_fd;    /* files of gen and touch */
@@ -110,6 +111,12 @@ struct tarn_node_half_ops {
     int (*probe)(void);
 
     int (*serve)(const struct tarn_serve *s, struct tarn_node_half **h_p);
+    /* Windows: this one has come, or is about to go (and has no lease left). A half that cannot serve it says
+     * so by serves(). */
+    void (*lend)(struct tarn_node_half *h, uint32_t window);
+    void (*withdraw)(struct tarn_node_half *h, uint32_t window);
+    /* A session enters a window: answers what the client half's learn() takes, as attach() does. */
+    int (*enter)(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a);
     /* Can clients reach the pool? */
     bool (*serves)(const struct tarn_node_half *h, uint32_t pool);
     /* The transport's text in the pool's record; "" for none. */
@@ -126,6 +133,9 @@ struct tarn_node_half_ops {
     void (*stop)(struct tarn_node_half *h);
 };
 
+/* For transports whose halves need to know nothing about single windows. */
+void tarn_no_lend(struct tarn_node_half *h, uint32_t window);
+int tarn_no_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a);
 /* For transports whose nodes notice by themselves that a link is closed. */
 void tarn_no_detach_link(struct tarn_node_half *h, uint64_t session, uint64_t link);
 

@@ -25,6 +25,19 @@ int tarn_node_half_select(const char *names, const struct tarn_logger *log,
     return n;
 }
 
+void tarn_no_lend(struct tarn_node_half *h, uint32_t window)
+{
+    (void)h, (void)window;
+}
+
+int tarn_no_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a)
+{
+    (void)h, (void)window;
+    a->text[0] = '\0';
+    a->nfds = 0;
+    return 0;
+}
+
 void tarn_no_detach_link(struct tarn_node_half *h, uint64_t session, uint64_t link)
 {
     (void)h, (void)session, (void)link;

@@ -25,24 +25,28 @@ static int read_only(int fd, const char *transport, const char *pool, int *fd_p)
     return 0;
 }
 
-void tarn_share_stop(struct tarn_node_half *h)
-{
-    struct tarn_share_node *s = tarn_share_node(h);
-    for (uint32_t i = 0; i < h->serve.npools; i++) {
-        if (s->files[i].arena >= 0)
-            close(s->files[i].arena);
-        if (s->files[i].gen >= 0)
-            close(s->files[i].gen);
-    }
-    free(s);
-}
-
 static int open_files(struct tarn_share_node *s, uint32_t i)
 {
     const struct tarn_pool_memory *p = &s->half.serve.pools[i];
-    s->nserved++;
     int rc = p->memfd >= 0 ? read_only(p->memfd, s->transport, p->name, &s->files[i].arena) : 0;
     return rc ? rc : read_only(p->gen_fd, s->transport, p->name, &s->files[i].gen);
+}
+
+static void close_files(struct tarn_share_files *f)
+{
+    if (f->arena >= 0)
+        close(f->arena);
+    if (f->gen >= 0)
+        close(f->gen);
+    *f = (struct tarn_share_files){-1, -1};
+}
+
+void tarn_share_stop(struct tarn_node_half *h)
+{
+    struct tarn_share_node *s = tarn_share_node(h);
+    for (uint32_t i = 0; i < h->serve.npools; i++)
+        close_files(&s->files[i]);
+    free(s);
 }
 
 int tarn_share_serve(const char *transport, const struct tarn_serve *serve,
@@ -58,8 +62,10 @@ int tarn_share_serve(const char *transport, const struct tarn_serve *serve,
     for (uint32_t i = 0; i < serve->npools; i++)
         s->files[i] = (struct tarn_share_files){-1, -1};
     for (uint32_t i = 0; !rc && i < serve->npools; i++)
-        if (is_served(&serve->pools[i]))
+        if (is_served(&serve->pools[i])) {
             rc = open_files(s, i);
+            s->nserved++;
+        }
     if (rc)
         tarn_share_stop(&s->half);
     else
@@ -67,9 +73,26 @@ int tarn_share_serve(const char *transport, const struct tarn_serve *serve,
     return rc;
 }
 
+/* A pool whose files could not be opened is not served. */
 bool tarn_share_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    return tarn_share_node(h)->is_served(&h->serve.pools[pool]);
+    return tarn_share_node(h)->is_served(&h->serve.pools[pool]) && tarn_share_node(h)->files[pool].gen >= 0;
+}
+
+void tarn_share_lend(struct tarn_node_half *h, uint32_t window)
+{
+    struct tarn_share_node *s = tarn_share_node(h);
+    if (s->is_served(&h->serve.pools[window]) && open_files(s, window)) {
+        tarn_log(h->serve.log, TARN_LOG_WARN, "host",
+                 "msg=\"a window is not offered\" transport=%s cause=\"%s\"", s->transport,
+                 tarn_last_error());
+        close_files(&s->files[window]);
+    }
+}
+
+void tarn_share_withdraw(struct tarn_node_half *h, uint32_t window)
+{
+    close_files(&tarn_share_node(h)->files[window]);
 }
 
 static size_t add_pool(const struct tarn_share_node *s, uint32_t i, const char *more, size_t length,
@@ -79,7 +102,8 @@ static size_t add_pool(const struct tarn_share_node *s, uint32_t i, const char *
     if (p->memfd >= 0)
         a->fds[a->nfds++] = a->write ? p->memfd : s->files[i].arena;
     a->fds[a->nfds++] = s->files[i].gen;
-    a->fds[a->nfds++] = p->touch_fd;
+    if (p->touch_fd >= 0)
+        a->fds[a->nfds++] = p->touch_fd;
     return (size_t)snprintf(a->text + length, sizeof(a->text) - length, " %u %llu %u%s", i,
                             (unsigned long long)p->bytes, p->nslots, more);
 }
@@ -102,7 +126,7 @@ int tarn_share_attach(struct tarn_node_half *h, const char *begin,
     a->nfds = 0;
     memset(a->close_fds, 0, sizeof(a->close_fds));
     size_t length = (size_t)snprintf(a->text, sizeof(a->text), "%s %u", begin, s->nserved);
-    for (uint32_t i = 0; i < h->serve.npools; i++) {
+    for (uint32_t i = 0; s->nserved && i < h->serve.npools; i++) {
         char text[TARN_SHARE_MORE] = "";
         if (!tarn_share_serves(h, i))
             continue;
@@ -112,6 +136,22 @@ int tarn_share_attach(struct tarn_node_half *h, const char *begin,
     }
     if (a->hazard_fd >= 0)
         a->fds[a->nfds++] = a->hazard_fd;
+    return 0;
+}
+
+int tarn_share_enter(struct tarn_node_half *h, uint32_t window, const char *begin,
+                     void (*more)(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE]),
+                     struct tarn_attach *a)
+{
+    const struct tarn_pool_memory *p = &h->serve.pools[window];
+    char text[TARN_SHARE_MORE] = "";
+    a->nfds = 0;
+    memset(a->close_fds, 0, sizeof(a->close_fds));
+    if (more)
+        more(p, text);
+    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "%s 1", begin);
+    length += add_pool(tarn_share_node(h), window, text, length, a);
+    snprintf(a->text + length, sizeof(a->text) - length, " %llu", (unsigned long long)p->file_offset);
     return 0;
 }
 

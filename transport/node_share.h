@@ -22,7 +22,7 @@ struct tarn_share_node {
     struct tarn_node_half half;
     const char *transport;
     bool (*is_served)(const struct tarn_pool_memory *p);
-    uint32_t nserved;
+    uint32_t nserved;                /* pools; windows are entered one by one */
     struct tarn_share_files files[]; /* of each pool */
 };
 
@@ -42,6 +42,13 @@ bool tarn_share_serves(const struct tarn_node_half *h, uint32_t pool);
 int tarn_share_attach(struct tarn_node_half *h, const char *begin,
                       void (*more)(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE]),
                       struct tarn_attach *a);
+/* Of windows; tarn_share_enter() answers as tarn_share_attach() does, for that window alone, with the offset
+ * of its memory in the file behind, and without a hazard page. */
+void tarn_share_lend(struct tarn_node_half *h, uint32_t window);
+void tarn_share_withdraw(struct tarn_node_half *h, uint32_t window);
+int tarn_share_enter(struct tarn_node_half *h, uint32_t window, const char *begin,
+                     void (*more)(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE]),
+                     struct tarn_attach *a);
 void tarn_share_detach(struct tarn_node_half *h, uint64_t session);
 void tarn_share_stop(struct tarn_node_half *h);
 

@@ -50,10 +50,10 @@ int tarn_share_pool_map(const struct tarn_link *l, int arena_fd, const int fds[2
 {
     int rc = 0, both = PROT_READ | PROT_WRITE;
     if (arena_fd >= 0)
-        rc = map_file(l, "a pool", arena_fd, p->bytes, write ? both : PROT_READ, &p->arena);
+        rc = map_file(l, "a pool", arena_fd, p->file_offset + p->bytes, write ? both : PROT_READ, &p->arena);
     if (!rc)
         rc = map_file(l, "a pool's generations", fds[0], p->nslots * sizeof(*p->gen), PROT_READ, &p->gen_map);
-    if (!rc)
+    if (!rc && fds[1] >= 0)
         rc = map_file(l, "a pool's use times", fds[1], p->nslots * sizeof(*p->touch), both, &p->touch_map);
     p->gen = p->gen_map.addr;
     p->touch = p->touch_map.addr;

@@ -26,10 +26,12 @@ struct tarn_share_pool {
     const _Atomic uint64_t *gen;
     _Atomic uint32_t *touch;
     struct tarn_mapping arena, gen_map, touch_map; /* arena: unmapped if it is GPU memory */
+    uint64_t file_offset;                          /* of a window in its file */
 };
 
-/* Maps the pool's files: arena (unless arena_fd is -1), then those of gen and touch. Makes sure before that
- * no access can fault. `bytes` and `nslots` are set. write: the arena, too, is mapped for writing. */
+/* Maps the pool's files: arena (unless arena_fd is -1), then those of gen and touch (unless that is -1).
+ * Makes sure before that no access can fault. `bytes`, `nslots` and `file_offset` are set. write: the arena,
+ * too, is mapped for writing. */
 int tarn_share_pool_map(const struct tarn_link *l, int arena_fd, const int fds[2], bool write,
                         struct tarn_share_pool *p);
 /* What was not mapped may be unmapped. */

@@ -61,6 +61,12 @@ uint64_t tarn_slice_end(uint64_t deadline_ns)
     return end < deadline_ns ? end : deadline_ns;
 }
 
+int tarn_no_learn(struct tarn_link *l, const struct tarn_peer *p)
+{
+    (void)l, (void)p;
+    return 0;
+}
+
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p)
 {
     (void)p;

@@ -160,6 +160,7 @@ struct tarn_work {
     /* Windows: the lease's runs; a piece's address is its offset in the window. NULL: a pool. */
     const struct tarn_piece *runs;
     uint32_t nruns;
+    uint64_t runs_end; /* none ends behind that offset in the window */
     const struct tarn_piece *pieces;
     uint32_t npieces;
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
@@ -200,6 +201,10 @@ struct tarn_transport_ops {
      * close(). */
     int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
+    /* Windows: takes what the lender's half has said about one (enter() in node_half.h), so that works may
+     * name it. A window known under the same index is replaced; works on it that are still under way end as
+     * they would have. Links with TARN_CAP_SHARED: one thread at a time. */
+    int (*learn)(struct tarn_link *l, const struct tarn_peer *p);
     int (*get)(struct tarn_link *l, struct tarn_work *w);
     int (*put)(struct tarn_link *l, struct tarn_work *w);
     /* Moves what can be moved without blocking, and calls done callbacks. 1: progress was made (links whose
@@ -255,6 +260,8 @@ int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
 uint64_t tarn_peer_until(const struct tarn_peer *p);
 /* The end of a slice of a wait that begins now: after TARN_WAIT_SLICE_MS, or at the deadline. */
 uint64_t tarn_slice_end(uint64_t deadline_ns);
+/* Of links that need to know nothing about windows. */
+int tarn_no_learn(struct tarn_link *l, const struct tarn_peer *p);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,13 +111,14 @@ static int command_info(struct tarn_conn *c, size_t n, redisReply **args)
 struct runs_text {
     const char *base;
     struct tarn_buf text;
-    uint64_t bytes;
+    uint64_t bytes, id;
     bool write;
 };
 
 static void write_runs(void *arg, const struct tarn_lease *lease)
 {
     struct runs_text *t = arg;
+    t->id = lease->window->id;
     t->bytes = lease->bytes;
     t->write = lease->write;
     for (uint32_t i = 0; i < lease->nruns; i++) {
@@ -129,9 +131,12 @@ static void write_runs(void *arg, const struct tarn_lease *lease)
 static void reply_reach(struct tarn_conn *c, const struct runs_text *t, uint32_t window)
 {
     const struct tarn_host *h = c->host;
-    tarn_resp_add_array(&c->out, 3 + h->ntransports);
+    char id[20];
+    snprintf(id, sizeof(id), "%016" PRIx64, t->id);
+    tarn_resp_add_array(&c->out, 4 + h->ntransports);
     tarn_resp_add_string(&c->out, t->write ? "rw" : "r", t->write ? 2 : 1);
     tarn_resp_add_integer(&c->out, (int64_t)t->bytes);
+    tarn_resp_add_string(&c->out, id, strlen(id));
     tarn_resp_add_string(&c->out, t->text.data ? t->text.data : "", t->text.bytes);
     for (uint32_t i = 0; i < h->ntransports; i++) {
         const char *name =
@@ -163,7 +168,40 @@ static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
     return rc;
 }
 
+/* For transports that share or register memory. */
+static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    const struct tarn_host_transport *t;
+    static struct tarn_attach a; /* large; one thread uses it */
+    uint64_t window, id;
+    (void)n;
+    a.write = !strcasecmp(args[2]->str, "w");
+    a.local = c->local;
+    a.session = c->session->id;
+    int rc = tarn_session_attached(c->session, args[1]->str, a.write, &t);
+    if (!rc)
+        rc = tarn_arg_u64(args[3], "window", 10, TARN_WINDOWS_MAX - 1, &window);
+    if (!rc)
+        rc = tarn_arg_u64(args[4], "id", 16, UINT64_MAX, &id);
+    if (!rc)
+        rc = tarn_lent_may_enter(&lender_of(c->host)->lent, (uint32_t)window, id, c->session->id, a.write);
+    if (!rc && !t->ops->serves(t->half, (uint32_t)window))
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "ENTER %s: does not reach window %u", args[1]->str,
+                       (unsigned)window);
+    if (!rc)
+        rc = t->ops->enter(t->half, (uint32_t)window, &a);
+    if (rc)
+        return rc;
+    tarn_conn_send_fds(c, &a);
+    tarn_resp_add_array(&c->out, 2);
+    tarn_resp_add_string(&c->out, a.text, strlen(a.text));
+    tarn_resp_add_integer(&c->out, a.nfds);
+    return 0;
+}
+
 static const struct tarn_control_command commands[] = {
+    {"ENTER", command_enter, 5, 0, 0, TARN_SESSION,
+     "<transport> <r|w> <window> <id>: how the transport reaches it"},
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},
     {"REACH", command_reach, 5, 0, 0, TARN_SESSION, "<window> <slot> <gen> <token>: what reaches a lease"},
 };
@@ -171,9 +209,9 @@ static const struct tarn_control_command commands[] = {
 static const struct tarn_command_table table = {
     .commands = commands,
     .n = sizeof(commands) / sizeof(commands[0]),
-    .note =
-        "ATTACH, DETACH and REACH need HELLO 1 <16 hex digits> <secret> on the same connection; CLIENT the "
-        "Unix socket as the lender's user or root.",
+    .note = "ATTACH, DETACH, ENTER and REACH need HELLO 1 <16 hex digits> <secret> on the same connection; "
+            "CLIENT the "
+            "Unix socket as the lender's user or root.",
 };
 
 static const struct tarn_host_ops host_ops = {
@@ -218,7 +256,42 @@ static int serve(struct tarn_lender *l, const char *host)
         .npools = TARN_WINDOWS_MAX,
         .guard = tarn_lent_guard(&l->lent),
     };
-    return tarn_host_serve(&l->host, &s, "tcp");
+    return tarn_host_serve(&l->host, &s, "shm,tcp");
+}
+
+struct errand {
+    struct tarn_lender *lender;
+    int (*fn)(struct tarn_lender *l, void *arg);
+    void *arg;
+    struct tarn_reason why;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool done;
+};
+
+static void run_errand(void *arg)
+{
+    struct errand *e = arg;
+    tarn_reason_keep(&e->why, e->fn(e->lender, e->arg));
+    pthread_mutex_lock(&e->lock);
+    e->done = true;
+    pthread_cond_signal(&e->over);
+    pthread_mutex_unlock(&e->lock);
+}
+
+int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg)
+{
+    struct errand e = {.lender = l, .fn = fn, .arg = arg};
+    pthread_mutex_init(&e.lock, NULL);
+    tarn_cond_init(&e.over);
+    tarn_reason_keep(&e.why, tarn_loop_post(l->host.loop, run_errand, &e));
+    pthread_mutex_lock(&e.lock);
+    while (!e.done && !e.why.code)
+        pthread_cond_wait(&e.over, &e.lock);
+    pthread_mutex_unlock(&e.lock);
+    pthread_cond_destroy(&e.over);
+    pthread_mutex_destroy(&e.lock);
+    return tarn_reason_fail(&e.why);
 }
 
 static int listen_on(struct tarn_lender *l, struct tarn_addr *a)

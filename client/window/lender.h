@@ -25,6 +25,8 @@ struct tarn_lender {
     struct tarn_watch *tick;
 };
 
+/* Runs fn(l, arg) on the lender's thread and waits for it; there nothing of the lender changes meanwhile. */
+int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg);
 /* The client's lender; starts it if there is none. */
 int tarn_lender_of(struct tarn_client *c, struct tarn_lender **l_p);
 /* At close. All windows have been freed. NULL is allowed. */

@@ -48,6 +48,8 @@ int tarn_lent_init(struct tarn_lent *l, uint64_t epoch)
     pthread_mutex_init(&l->lock, NULL);
     tarn_cond_init(&l->unpinned);
     int rc = map_gens(l);
+    for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
+        l->pools[i].memfd = -1;
     for (uint32_t i = 0; !rc && i < TARN_LENT_SLOTS; i++)
         atomic_store_explicit(&l->gen[i], (uint64_t)(uint32_t)epoch << 32 | 1, memory_order_relaxed);
     return rc;
@@ -84,6 +86,7 @@ int tarn_lent_add(struct tarn_lent *l, const struct tarn_pool_memory *memory, st
     while (w->index < TARN_WINDOWS_MAX && l->windows[w->index])
         w->index++;
     if (w->index < TARN_WINDOWS_MAX) {
+        w->id = ++l->next_id;
         l->windows[w->index] = w;
         l->pools[w->index] = *memory;
         l->pools[w->index].gen = l->gen;
@@ -101,7 +104,7 @@ void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w)
     pthread_mutex_lock(&l->lock);
     free_grants(w, 0);
     l->windows[w->index] = NULL;
-    l->pools[w->index] = (struct tarn_pool_memory){0};
+    l->pools[w->index] = (struct tarn_pool_memory){.memfd = -1};
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -153,6 +156,23 @@ int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uin
                          "window %u: is closed, or the token is not its own: ask for a new descriptor",
                          window);
     return rc;
+}
+
+int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint64_t session, bool write)
+{
+    int rc = TARN_E_STALE;
+    pthread_mutex_lock(&l->lock);
+    struct tarn_window *w = window < TARN_WINDOWS_MAX ? l->windows[window] : NULL;
+    if (w && w->id == id) {
+        const struct tarn_window_grant *g = grant_of(w, session);
+        rc = g && g->write >= write ? 0 : TARN_E_AUTH;
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (!rc)
+        return 0;
+    return rc == TARN_E_STALE
+               ? tarn_fail(rc, "window %u: is closed: ask the lender for a new descriptor", window)
+               : tarn_fail(rc, "window %u: show its token first (REACH)", window);
 }
 
 void tarn_lent_forget(struct tarn_lent *l, uint64_t session)

@@ -40,6 +40,7 @@ struct tarn_window_grant {
 struct tarn_window {
     struct tarn_lender *lender;
     uint32_t index;
+    uint64_t id; /* no other window ever has it; an index may be another's later */
     char tokens[2][TARN_WINDOW_TOKEN / 2 + 1]; /* [write] */
     struct tarn_lease *leases;
     struct tarn_window_grant *grants;
@@ -73,6 +74,7 @@ struct tarn_lent {
     struct tarn_lease *leases[TARN_LENT_SLOTS];
     uint32_t nslots, nfree; /* slots from nslots on were never used */
     uint32_t free[TARN_LENT_SLOTS];
+    uint64_t next_id;
     struct tarn_lent_page *pages;
 };
 
@@ -97,6 +99,8 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
 /* Ends the leases whose time is up. */
 void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns);
 
+/* May the session enter that window? STALE: it is another one by now. AUTH. */
+int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint64_t session, bool write);
 /* A session shows a window's token: it may use the window from now on. *write_p: for writing, too. AUTH. */
 int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uint64_t session, bool *write_p);
 /* The session is gone. */

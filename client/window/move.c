@@ -126,6 +126,12 @@ static void done(struct batch *b, struct job *j)
     case TARN_E_NODE_DOWN:
         broken(b, j);
         break;
+    case TARN_E_STALE:
+        finish(b, j,
+               tarn_peer_node_fail(b->reach->lender, status,
+                                   "window %u lease %u: has ended: ask the lender for a new one",
+                                   b->reach->window, b->reach->slot));
+        break;
     default:
         finish(b, j,
                tarn_peer_node_fail(b->reach->lender, status, "%s",
@@ -185,8 +191,10 @@ static int aim(struct batch *b, struct job *j)
                                    .bytes = bytes,
                                    .runs = r->runs,
                                    .nruns = r->nruns,
+                                   .runs_end = r->runs_end,
                                    .pieces = m->pieces,
                                    .npieces = m->npieces};
+    j->x.window_id = r->window_id;
     j->x.deadline_ns = b->deadline_ns;
     j->x.patience_ns = UINT64_MAX;
     return tarn_pieces_gpu(m->pieces, m->npieces, &b->seen, &j->x.work.gpu);

@@ -69,6 +69,12 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
         p->addr = (void *)(uintptr_t)offset;
         at += used;
         at += *at == ' ';
+        uint64_t end;
+        if (__builtin_mul_overflow(tarn_piece_count(p) - 1, tarn_piece_stride(p), &end) ||
+            __builtin_add_overflow(end, p->bytes, &end) || __builtin_add_overflow(end, offset, &end))
+            return malformed(r->lender);
+        if (end > r->runs_end)
+            r->runs_end = end;
     }
     return tarn_pieces_bytes(r->runs, r->nruns) == r->bytes ? 0 : malformed(r->lender);
 }
@@ -77,7 +83,7 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
 static uint8_t transport_bits(const struct tarn_client *c, const redisReply *reply)
 {
     uint8_t bits = 0;
-    for (size_t i = 3; i < reply->elements; i++)
+    for (size_t i = 4; i < reply->elements; i++)
         for (int t = 0; t < c->ntransports; t++)
             if (reply->element[i]->str && !strcmp(reply->element[i]->str, c->transports[t]->name))
                 bits |= (uint8_t)(1u << t);
@@ -86,12 +92,14 @@ static uint8_t transport_bits(const struct tarn_client *c, const redisReply *rep
 
 static int take_answer(struct tarn_reach *r, const redisReply *reply)
 {
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 3 || !reply->element[0]->str ||
-        reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str)
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 4 || !reply->element[0]->str ||
+        reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str ||
+        !reply->element[3]->str ||
+        tarn_u64_parse(reply->element[2]->str, reply->element[2]->len, 16, UINT64_MAX, &r->window_id))
         return malformed(r->lender);
     r->write = !strcmp(reply->element[0]->str, "rw");
     r->bytes = (uint64_t)reply->element[1]->integer;
-    int rc = parse_runs(r, reply->element[2]->str, reply->element[2]->len);
+    int rc = parse_runs(r, reply->element[3]->str, reply->element[3]->len);
     if (!rc)
         atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, reply));
     return rc;

@@ -12,6 +12,7 @@ struct tarn_reach {
     struct tarn_peer_node *lender;
     uint32_t window, slot;
     uint64_t gen, bytes;
+    uint64_t window_id, runs_end;
     bool write;
     uint32_t nruns;
     struct tarn_piece *runs; /* an address is an offset in the window */

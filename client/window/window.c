@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/window/alloc.h"
 #include "client/window/lender.h"
 
 /* --- windows ------------------------------------------------------------------------------------ */
@@ -22,7 +23,8 @@ static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
     if (seen.kind == TARN_CUDA_DEVICE)
         return tarn_fail(TARN_E_UNSUPPORTED, "window: memory of a GPU cannot be lent yet: use host memory");
     *m = (struct tarn_pool_memory){
-        .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .memfd = -1, .touch_fd = -1};
+        .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .touch_fd = -1};
+    m->memfd = tarn_window_file(addr, bytes, &m->file_offset);
     return 0;
 }
 
@@ -31,6 +33,29 @@ static int make_tokens(struct tarn_window *w)
 {
     int rc = tarn_secret_make(w->tokens[0]);
     return rc ? rc : tarn_secret_make(w->tokens[1]);
+}
+
+struct entry {
+    struct tarn_window *window;
+    const struct tarn_pool_memory *memory;
+};
+
+static int add_window(struct tarn_lender *l, void *arg)
+{
+    const struct entry *e = arg;
+    int rc = tarn_lent_add(&l->lent, e->memory, e->window);
+    for (uint32_t i = 0; !rc && i < l->host.ntransports; i++)
+        l->host.transports[i].ops->lend(l->host.transports[i].half, e->window->index);
+    return rc;
+}
+
+static int remove_window(struct tarn_lender *l, void *arg)
+{
+    struct tarn_window *w = arg;
+    for (uint32_t i = 0; i < l->host.ntransports; i++)
+        l->host.transports[i].ops->withdraw(l->host.transports[i].half, w->index);
+    tarn_lent_remove(&l->lent, w);
+    return 0;
 }
 
 int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p)
@@ -50,9 +75,10 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
     if (!w)
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory");
     w->lender = lender;
+    struct entry entry = {w, &memory};
     rc = make_tokens(w);
     if (!rc)
-        rc = tarn_lent_add(&lender->lent, &memory, w);
+        rc = tarn_lender_run(lender, add_window, &entry);
     if (rc) {
         free(w);
         return rc;
@@ -77,9 +103,10 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
     }
     if (rc)
         return rc;
-    tarn_lent_remove(&w->lender->lent, w);
-    free(w);
-    return 0;
+    rc = tarn_lender_run(w->lender, remove_window, w);
+    if (!rc)
+        free(w);
+    return rc;
 }
 
 /* --- leases ------------------------------------------------------------------------------------- */

@@ -50,6 +50,15 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
  */
 int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms);
 
+/*
+ * Memory for windows that peers of this host reach by mapping it. bytes is rounded up to whole pages; the
+ * memory is zeroed. TARN_WINDOW_HUGE: in huge pages of 2 MiB, which the system must have reserved. Free it
+ * when no window is over it any more. tarn_window_free() of anything else, or NULL, does nothing.
+ */
+enum { TARN_WINDOW_HUGE = 1 << 0 };
+int tarn_window_alloc(uint64_t bytes, uint32_t flags, void **addr_p);
+void tarn_window_free(void *addr);
+
 /* `count` runs of `bytes` bytes, at offset, offset + stride, ... in the window; count 0 counts as 1 and
  * stride 0 as `bytes`. Runs of a lease must not overlap one another. */
 struct tarn_run {

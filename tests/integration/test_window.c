@@ -20,11 +20,12 @@ struct pair {
     struct world *w;
     struct tarn_client *lender, *peer;
     unsigned char *memory; /* of the window */
+    bool shared;           /* it is tarn_window_alloc()'s */
     struct tarn_window *window;
     unsigned char *own; /* of the peer */
 };
 
-static int start(void **state)
+static int start_over(void **state, const char *transports, bool shared)
 {
     static const struct world_plan plan = {.nodes = 0};
     struct pair *p = calloc(1, sizeof(*p));
@@ -32,8 +33,12 @@ static int start(void **state)
     assert_int_equal(world_start(&w, &plan), 0);
     p->w = w;
     p->lender = world_client(p->w, NULL);
-    p->peer = world_client(p->w, "tcp");
-    p->memory = malloc(BYTES);
+    p->peer = world_client(p->w, transports);
+    if (shared)
+        assert_int_equal(tarn_window_alloc(BYTES, 0, (void **)&p->memory), 0);
+    else
+        p->memory = malloc(BYTES);
+    p->shared = shared;
     p->own = malloc(BYTES);
     for (size_t i = 0; i < BYTES; i++) {
         p->memory[i] = (unsigned char)(i * 7 + i / 251);
@@ -44,13 +49,26 @@ static int start(void **state)
     return 0;
 }
 
+static int start(void **state)
+{
+    return start_over(state, "tcp", false);
+}
+
+static int start_shm(void **state)
+{
+    return start_over(state, "shm", true);
+}
+
 static int stop(void **state)
 {
     struct pair *p = *state;
     void *w = p->w;
     tarn_close(p->peer);
     tarn_close(p->lender);
-    free(p->memory);
+    if (p->shared)
+        tarn_window_free(p->memory);
+    else
+        free(p->memory);
     free(p->own);
     free(p);
     return world_stop(&w);
@@ -384,7 +402,12 @@ static void the_lender_is_gone(void **state)
     tarn_reach_free(r);
 }
 
-#define T(test) cmocka_unit_test_setup_teardown(test, start, stop)
+/* Over tcp, then over shm. */
+#define T(test) \
+    {"tcp: " #test, test, start, stop, NULL}, \
+    { \
+        "shm: " #test, test, start_shm, stop, NULL \
+    }
 
 int main(void)
 {

@@ -539,6 +539,7 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
     .connect = cuda_connect,
+    .learn = tarn_no_learn,
     .get = cuda_get,
     .put = cuda_put,
     .progress = cuda_progress,

@@ -258,6 +258,11 @@ static void faulty_unview(struct tarn_link *l, uint32_t hazard)
     own(l)->rule->of->unview(own(l)->real, hazard);
 }
 
+static int faulty_learn(struct tarn_link *l, const struct tarn_peer *p)
+{
+    return own(l)->rule->of->learn(own(l)->real, p);
+}
+
 static void free_link(struct faulty_link *l)
 {
     if (l->timer_fd >= 0)
@@ -388,6 +393,7 @@ static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, 
     struct rule *rule = &f->rules[f->nrules++];
     rule->of = of;
     rule->table = *of;
+    rule->table.learn = faulty_learn;
     rule->table.get = faulty_get;
     rule->table.put = faulty_put;
     rule->table.progress = faulty_progress;

@@ -315,6 +315,20 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
     return rc;
 }
 
+int tarn_session_attached(const struct tarn_session *s, const char *transport, bool write,
+                          const struct tarn_host_transport **transport_p)
+{
+    int at = find_transport(s->all->host, "ENTER", transport);
+    if (at < 0)
+        return at;
+    *transport_p = &s->all->host->transports[at];
+    bool mapped = (*transport_p)->ops->caps & TARN_CAP_SAME_HOST;
+    if ((s->attached & 1u << at) && (!write || !mapped || s->writer))
+        return 0;
+    return tarn_fail(TARN_E_AUTH, "ENTER %s: say ATTACH %s %s first", transport, transport,
+                     write ? "w" : "r");
+}
+
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link)
 {
     struct tarn_host *h = s->all->host;

@@ -70,6 +70,9 @@ void tarn_session_quit(struct tarn_session *s);
  */
 int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
                         const struct tarn_host_transport **transport_p);
+/* The transport of that name, which the session has attached to. AUTH: it has not, or not for writing. */
+int tarn_session_attached(const struct tarn_session *s, const char *transport, bool write,
+                          const struct tarn_host_transport **transport_p);
 /* DETACH. */
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link);
 

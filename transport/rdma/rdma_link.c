@@ -581,6 +581,7 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .unmap = tarn_rdma_unmap,
     .offer = rdma_offer,
     .connect = rdma_connect,
+    .learn = tarn_no_learn,
     .get = rdma_get,
     .put = rdma_put,
     .progress = rdma_progress,

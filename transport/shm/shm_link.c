@@ -15,6 +15,9 @@
  * view: publish a hazard entry, then compare gen. The node changes gen, then looks for entries. Both sides
  * are sequentially consistent, so one of the two sees the other.
  *
+ * Leases of windows: claim an entry of the hazard page, compare gen, copy, drop the entry. Whoever recalls a
+ * lease changes its gen, then waits for entries. So no byte moves after a recall.
+ *
  * Every call completes inline and may come from any thread.
  */
 #include "transport/shm/shm.h"
@@ -27,6 +30,8 @@
 
 #include "base/container.h"
 #include "base/error.h"
+#include <tarn/window.h>
+
 #include "transport/answer.h"
 #include "transport/share.h"
 
@@ -40,6 +45,13 @@ struct tarn_shm_link {
     struct tarn_share_hazards hazards;
     uint32_t npools; /* highest index + 1 */
     struct tarn_share_pool pools[POOLS_MAX];
+    _Atomic(struct window *) windows[TARN_WINDOWS_MAX]; /* as it was learnt last */
+    struct window *learnt;                              /* all of them, until the link is closed */
+};
+
+struct window {
+    struct window *next;
+    struct tarn_share_pool pool;
 };
 
 static struct tarn_shm_link *own(const struct tarn_link *l)
@@ -53,6 +65,12 @@ static void shm_close(struct tarn_link *link)
     tarn_share_hazards_unmap(&l->hazards);
     for (uint32_t i = 0; i < l->npools; i++)
         tarn_share_pool_unmap(&l->pools[i]);
+    while (l->learnt) {
+        struct window *w = l->learnt;
+        l->learnt = w->next;
+        tarn_share_pool_unmap(&w->pool);
+        free(w);
+    }
     free(l);
 }
 
@@ -90,6 +108,53 @@ static int map_all(struct tarn_shm_link *l, const struct tarn_peer *peer)
     return tarn_share_hazards_map(&l->link, peer->fds[npools * TARN_SHARE_FDS], &l->hazards);
 }
 
+static void close_fds(const struct tarn_peer *peer)
+{
+    for (uint32_t i = 0; i < peer->nfds; i++) {
+        close(peer->fds[i]);
+        peer->fds[i] = -1;
+    }
+}
+
+/* "v1 1 <window> <bytes> <slots> <offset in the file>" with the files of arena and gen. */
+static int map_window(struct tarn_shm_link *l, const struct tarn_peer *peer, struct window *w,
+                      uint32_t *index_p)
+{
+    struct tarn_answer a;
+    int rc = tarn_answer_begin(&a, &l->link, peer->text);
+    if (rc)
+        return rc;
+    uint64_t n = tarn_answer_number(&a, 10, 1);
+    *index_p = (uint32_t)tarn_answer_number(&a, 10, TARN_WINDOWS_MAX - 1);
+    w->pool.bytes = tarn_answer_number(&a, 10, SIZE_MAX / 4);
+    w->pool.nslots = (uint32_t)tarn_answer_number(&a, 10, UINT32_MAX);
+    w->pool.file_offset = tarn_answer_number(&a, 10, SIZE_MAX / 4);
+    if (a.failed || n != 1 || peer->nfds != 2)
+        return tarn_answer_malformed(&a);
+    const int fds[2] = {peer->fds[1], -1};
+    return tarn_share_pool_map(&l->link, peer->fds[0], fds, peer->write, &w->pool);
+}
+
+static int shm_learn(struct tarn_link *link, const struct tarn_peer *peer)
+{
+    struct tarn_shm_link *l = own(link);
+    struct window *w = calloc(1, sizeof(*w));
+    uint32_t index;
+    if (!w)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: shm: out of memory", link->node);
+    int rc = map_window(l, peer, w, &index);
+    if (rc) {
+        tarn_share_pool_unmap(&w->pool);
+        free(w);
+        return rc;
+    }
+    close_fds(peer);
+    w->next = l->learnt;
+    l->learnt = w;
+    atomic_store(&l->windows[index], w);
+    return 0;
+}
+
 static int shm_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
 {
     struct tarn_shm_link *l = tarn_link_new("shm", peer, sizeof(*l));
@@ -101,10 +166,9 @@ static int shm_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
         shm_close(&l->link);
         return r;
     }
-    for (uint32_t i = 0; i < peer->nfds; i++) {
-        close(peer->fds[i]);
-        peer->fds[i] = -1;
-    }
+    close_fds(peer);
+    if (peer->windows)
+        l->link.writable = peer->write;
     *l_p = &l->link;
     return 0;
 }
@@ -199,9 +263,55 @@ static int transfer(const struct tarn_shm_link *l, const struct tarn_work *w, bo
     return 0;
 }
 
+/* --- leases ------------------------------------------------------------------------------------- */
+
+/* Runs and pieces, side by side. Runs lie in the window: work_window() has looked. */
+static void copy_runs(const struct tarn_share_pool *p, const struct tarn_work *w, bool to_pool)
+{
+    uint8_t *base = (uint8_t *)p->arena.addr + p->file_offset;
+    struct tarn_cursor far = tarn_cursor_at(w->runs, w->nruns, w->offset), near = {0};
+    for (uint64_t left = w->bytes, bytes; left > 0; left -= bytes) {
+        void *at, *piece;
+        struct tarn_cursor again = far;
+        bytes = tarn_cursor_next(&far, w->runs, w->nruns, left, &at);
+        uint64_t room = tarn_cursor_next(&near, w->pieces, w->npieces, bytes, &piece);
+        if (room < bytes) {
+            far = again;
+            tarn_cursor_skip(&far, w->runs, w->nruns, room);
+            bytes = room;
+        }
+        copy_run(piece, base + (uintptr_t)at, bytes, to_pool);
+    }
+}
+
+/* The window, if slot and all runs lie in it; else NULL. */
+static const struct tarn_share_pool *work_window(struct tarn_shm_link *l, const struct tarn_work *w)
+{
+    const struct window *window = w->pool < TARN_WINDOWS_MAX ? atomic_load(&l->windows[w->pool]) : NULL;
+    bool inside = window && w->slot < window->pool.nslots && w->runs_end <= window->pool.bytes;
+    return inside ? &window->pool : NULL;
+}
+
+/* Under a mark in the hazard page: whoever recalls the lease waits for it. */
+static int move_leased(struct tarn_shm_link *l, const struct tarn_work *w, bool to_pool)
+{
+    const struct tarn_share_pool *p = work_window(l, w);
+    uint32_t mark;
+    if (!p || !tarn_gen_readable(w->gen))
+        return tarn_link_stale(&l->link, w->pool, w->slot);
+    int rc = tarn_share_hazard_claim(&l->link, &l->hazards, p, w->pool, w->slot, w->gen, &mark);
+    if (rc)
+        return rc;
+    copy_runs(p, w, to_pool);
+    tarn_share_hazard_drop(&l->hazards, mark);
+    return 0;
+}
+
+/* --- gets and puts ------------------------------------------------------------------------------ */
+
 static int shm_get(struct tarn_link *l, struct tarn_work *w)
 {
-    w->status = transfer(own(l), w, false);
+    w->status = w->runs ? move_leased(own(l), w, false) : transfer(own(l), w, false);
     return 0;
 }
 
@@ -209,7 +319,7 @@ static int shm_put(struct tarn_link *l, struct tarn_work *w)
 {
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: mapped read-only: attach with write", l->node);
-    w->status = transfer(own(l), w, true);
+    w->status = w->runs ? move_leased(own(l), w, true) : transfer(own(l), w, true);
     return 0;
 }
 
@@ -252,6 +362,7 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
     .connect = shm_connect,
+    .learn = shm_learn,
     .get = shm_get,
     .put = shm_put,
     .progress = tarn_no_progress,

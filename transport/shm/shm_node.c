@@ -24,11 +24,19 @@ static int shm_attach(struct tarn_node_half *h, struct tarn_attach *a)
     return tarn_share_attach(h, "v1", NULL, a);
 }
 
+static int shm_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a)
+{
+    return tarn_share_enter(h, window, "v1", NULL, a);
+}
+
 const struct tarn_node_half_ops tarn_shm_node_ops = {
     .name = "shm",
     .caps = TARN_SHM_CAPS,
     .probe = tarn_shm_probe,
     .serve = shm_serve,
+    .lend = tarn_share_lend,
+    .withdraw = tarn_share_withdraw,
+    .enter = shm_enter,
     .serves = tarn_share_serves,
     .describe = shm_describe,
     .attach = shm_attach,

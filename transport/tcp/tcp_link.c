@@ -380,6 +380,7 @@ const struct tarn_transport_ops tarn_tcp_ops = {
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
     .connect = tcp_connect,
+    .learn = tarn_no_learn,
     .get = tcp_get,
     .put = tcp_put,
     .progress = tcp_progress,

@@ -517,6 +517,7 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .unmap = tarn_tcpx_local_unmap,
     .offer = tarn_no_offer,
     .connect = tcpx_connect,
+    .learn = tarn_no_learn,
     .get = tcpx_get,
     .put = tcpx_put,
     .progress = tcpx_progress,
