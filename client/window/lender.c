@@ -77,7 +77,7 @@ static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
 static bool release(struct tarn_session *s, bool over)
 {
     if (over)
-        tarn_lent_forget(&lender_of(s->all->host)->lent, s->id);
+        tarn_lent_forget(&lender_of(s->all->host)->lent, s->id, s->quit);
     return false;
 }
 
@@ -159,7 +159,7 @@ static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
     if (rc)
         return rc;
     t.base = lent->pools[window].base;
-    rc = tarn_lent_visit(lent, window, slot, gen, write_runs, &t);
+    rc = tarn_lent_visit(lent, c->session->id, c->peer, window, slot, gen, write_runs, &t);
     if (!rc && t.text.failed)
         rc = tarn_fail(TARN_E_NO_MEMORY, "REACH: out of memory");
     if (!rc)
@@ -199,7 +199,31 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
     return 0;
 }
 
+static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    struct tarn_notification told = {0};
+    uint32_t window, slot;
+    uint64_t gen;
+    int rc = tarn_arg_slot(args + 1, &window, &slot, &gen);
+    if (!rc)
+        rc = tarn_arg_u64(args[4], "tag", 10, UINT64_MAX, &told.tag);
+    if (!rc && args[n - 1]->len > sizeof(told.data))
+        rc = tarn_fail(TARN_E_INVALID, "NOTIFY: %zu bytes: at most %zu", (size_t)args[n - 1]->len,
+                       sizeof(told.data));
+    if (rc)
+        return rc;
+    told.bytes = (uint32_t)args[n - 1]->len;
+    memcpy(told.data, args[n - 1]->str, told.bytes);
+    snprintf(told.peer, sizeof(told.peer), "%s", c->peer);
+    rc = tarn_lent_notify(&lender_of(c->host)->lent, c->session->id, window, slot, gen, &told);
+    if (!rc)
+        tarn_resp_add_simple(&c->out, "OK");
+    return rc;
+}
+
 static const struct tarn_control_command commands[] = {
+    {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,
+     "<window> <slot> <gen> <tag> <data>: a write is complete"},
     {"ENTER", command_enter, 5, 0, 0, TARN_SESSION,
      "<transport> <r|w> <window> <id>: how the transport reaches it"},
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},
@@ -209,7 +233,8 @@ static const struct tarn_control_command commands[] = {
 static const struct tarn_command_table table = {
     .commands = commands,
     .n = sizeof(commands) / sizeof(commands[0]),
-    .note = "ATTACH, DETACH, ENTER and REACH need HELLO 1 <16 hex digits> <secret> on the same connection; "
+    .note = "ATTACH, DETACH, ENTER, NOTIFY and REACH need HELLO 1 <16 hex digits> <secret> on the same "
+            "connection; "
             "CLIENT the "
             "Unix socket as the lender's user or root.",
 };
@@ -284,14 +309,14 @@ int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void
     struct errand e = {.lender = l, .fn = fn, .arg = arg};
     pthread_mutex_init(&e.lock, NULL);
     tarn_cond_init(&e.over);
-    tarn_reason_keep(&e.why, tarn_loop_post(l->host.loop, run_errand, &e));
+    int rc = tarn_loop_post(l->host.loop, run_errand, &e);
     pthread_mutex_lock(&e.lock);
-    while (!e.done && !e.why.code)
+    while (!rc && !e.done)
         pthread_cond_wait(&e.over, &e.lock);
     pthread_mutex_unlock(&e.lock);
     pthread_cond_destroy(&e.over);
     pthread_mutex_destroy(&e.lock);
-    return tarn_reason_fail(&e.why);
+    return rc ? rc : tarn_reason_fail(&e.why);
 }
 
 static int listen_on(struct tarn_lender *l, struct tarn_addr *a)

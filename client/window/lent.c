@@ -2,8 +2,10 @@
 #include "client/window/lent.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #include <utlist.h>
@@ -22,6 +24,44 @@ static void free_grants(struct tarn_window *w, uint64_t session)
         LL_DELETE(w->grants, g);
         free(g);
     }
+}
+
+static void free_notice(struct tarn_window *w, struct tarn_lent_notice *n)
+{
+    DL_DELETE(w->notices, n);
+    w->nnotices--;
+    free(n);
+}
+
+/* Takes a notice; *out may be NULL. The lock is held. */
+static void take(struct tarn_window *w, struct tarn_lent_notice *n, struct tarn_notification *out)
+{
+    eventfd_t count;
+    if (out)
+        *out = n->n;
+    free_notice(w, n);
+    if (w->nnotices == 0)
+        eventfd_read(w->notice_fd, &count);
+}
+
+static void window_free(struct tarn_window *w)
+{
+    free_grants(w, 0);
+    while (w->notices)
+        free_notice(w, w->notices);
+    if (w->notice_fd >= 0)
+        close(w->notice_fd);
+    free(w);
+}
+
+void tarn_lease_free(struct tarn_lease *lease)
+{
+    struct tarn_lent_writer *w, *next;
+    if (!lease)
+        return;
+    LL_FOREACH_SAFE(lease->writers, w, next)
+    free(w);
+    free(lease);
 }
 
 /* --- start and end ------------------------------------------------------------------------------ */
@@ -47,6 +87,7 @@ int tarn_lent_init(struct tarn_lent *l, uint64_t epoch)
     l->gen_fd = -1;
     pthread_mutex_init(&l->lock, NULL);
     tarn_cond_init(&l->unpinned);
+    tarn_cond_init(&l->told);
     int rc = map_gens(l);
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
         l->pools[i].memfd = -1;
@@ -59,11 +100,10 @@ void tarn_lent_free(struct tarn_lent *l)
 {
     struct tarn_lent_page *p;
     for (uint32_t i = 0; i < l->nslots; i++)
-        free(l->leases[i]);
+        tarn_lease_free(l->leases[i]);
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++) {
         if (l->windows[i])
-            free_grants(l->windows[i], 0);
-        free(l->windows[i]);
+            window_free(l->windows[i]);
     }
     while ((p = l->pages) != NULL) {
         l->pages = p->next;
@@ -74,6 +114,7 @@ void tarn_lent_free(struct tarn_lent *l)
     if (l->gen_fd >= 0)
         close(l->gen_fd);
     pthread_cond_destroy(&l->unpinned);
+    pthread_cond_destroy(&l->told);
     pthread_mutex_destroy(&l->lock);
 }
 
@@ -102,10 +143,10 @@ int tarn_lent_add(struct tarn_lent *l, const struct tarn_pool_memory *memory, st
 void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w)
 {
     pthread_mutex_lock(&l->lock);
-    free_grants(w, 0);
     l->windows[w->index] = NULL;
     l->pools[w->index] = (struct tarn_pool_memory){.memfd = -1};
     pthread_mutex_unlock(&l->lock);
+    window_free(w);
 }
 
 /* --- sessions ----------------------------------------------------------------------------------- */
@@ -175,9 +216,27 @@ int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint6
                : tarn_fail(rc, "window %u: show its token first (REACH)", window);
 }
 
-void tarn_lent_forget(struct tarn_lent *l, uint64_t session)
+/* The lock is held. */
+static void writer_gone(struct tarn_lent *l, uint64_t session, bool quit)
+{
+    for (uint32_t i = 0; i < l->nslots; i++) {
+        struct tarn_lent_writer *w = NULL;
+        if (l->leases[i])
+            LL_SEARCH_SCALAR(l->leases[i]->writers, w, session, session);
+        if (w && quit) {
+            LL_DELETE(l->leases[i]->writers, w);
+            free(w);
+        } else if (w) {
+            w->gone = true;
+        }
+    }
+    pthread_cond_broadcast(&l->told);
+}
+
+void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit)
 {
     pthread_mutex_lock(&l->lock);
+    writer_gone(l, session, quit);
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
         if (l->windows[i])
             free_grants(l->windows[i], session);
@@ -233,6 +292,7 @@ static void end(struct tarn_lent *l, struct tarn_lease *lease)
     if (!lease->ended)
         atomic_store(&l->gen[lease->slot], lease->gen + 1);
     lease->ended = true;
+    pthread_cond_broadcast(&l->told);
 }
 
 void tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease)
@@ -292,6 +352,15 @@ static int await_quiet(struct tarn_lent *l, const struct tarn_lease *lease, uint
     }
 }
 
+/* Nobody is to find a lease in a notification that is freed. The lock is held. */
+static void drop_notices(const struct tarn_lease *lease)
+{
+    struct tarn_lent_notice *n, *next;
+    DL_FOREACH_SAFE(lease->window->notices, n, next)
+    if (n->n.lease == lease)
+        take(lease->window, n, NULL);
+}
+
 int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
                      struct tarn_cancel *cancel)
 {
@@ -299,6 +368,7 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
     end(l, lease);
     int rc = await_quiet(l, lease, deadline_ns, cancel);
     if (!rc) {
+        drop_notices(lease);
         DL_DELETE(lease->window->leases, lease);
         l->leases[lease->slot] = NULL;
         if ((uint32_t)lease->gen < UINT32_MAX - 3) /* its counter must not come round */
@@ -321,15 +391,133 @@ static int stale(uint32_t window, uint32_t slot)
                      slot);
 }
 
-int tarn_lent_visit(struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen,
-                    void (*fn)(void *arg, const struct tarn_lease *lease), void *arg)
+/* The lock is held. False: out of memory. */
+static bool note_writer(struct tarn_lease *lease, uint64_t session, const char *peer)
+{
+    const struct tarn_window_grant *g = grant_of(lease->window, session);
+    struct tarn_lent_writer *w;
+    LL_SEARCH_SCALAR(lease->writers, w, session, session);
+    if (!lease->write || !g || !g->write)
+        return true;
+    if (!w && !(w = calloc(1, sizeof(*w))))
+        return false;
+    if (!w->session)
+        LL_PREPEND(lease->writers, w);
+    w->session = session;
+    w->gone = false;
+    snprintf(w->peer, sizeof(w->peer), "%s", peer);
+    return true;
+}
+
+int tarn_lent_visit(struct tarn_lent *l, uint64_t session, const char *peer, uint32_t window, uint32_t slot,
+                    uint64_t gen, void (*fn)(void *arg, const struct tarn_lease *lease), void *arg)
 {
     pthread_mutex_lock(&l->lock);
-    const struct tarn_lease *lease = find(l, window, slot, gen);
+    struct tarn_lease *lease = find(l, window, slot, gen);
+    bool noted = !lease || note_writer(lease, session, peer);
     if (lease)
         fn(arg, lease);
     pthread_mutex_unlock(&l->lock);
+    if (!noted)
+        return tarn_fail(TARN_E_NO_MEMORY, "window %u lease %u: out of memory for a session", window, slot);
     return lease ? 0 : stale(window, slot);
+}
+
+/* --- notifications ------------------------------------------------------------------------------ */
+
+int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
+                     const struct tarn_notification *n)
+{
+    int rc = 0;
+    pthread_mutex_lock(&l->lock);
+    struct tarn_lease *lease = find(l, window, slot, gen);
+    const struct tarn_window_grant *g = lease ? grant_of(lease->window, session) : NULL;
+    struct tarn_lent_notice *notice = NULL;
+    if (!lease)
+        rc = TARN_E_STALE;
+    else if (!g || !g->write || !lease->write)
+        rc = TARN_E_AUTH;
+    else if (lease->window->nnotices == TARN_LENT_NOTICES)
+        rc = TARN_E_AGAIN;
+    else if (!(notice = malloc(sizeof(*notice))))
+        rc = TARN_E_NO_MEMORY;
+    if (!rc) {
+        notice->n = *n;
+        notice->n.lease = lease;
+        DL_APPEND(lease->window->notices, notice);
+        if (lease->window->nnotices++ == 0)
+            eventfd_write(lease->window->notice_fd, 1);
+        pthread_cond_broadcast(&l->told);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return rc == TARN_E_STALE ? stale(window, slot)
+           : rc ? tarn_fail(rc, "window %u lease %u: notification: %s", window, slot, tarn_strerror(rc))
+                : 0;
+}
+
+/* Waits for `told` or the deadline. 0: look again. The lock is held. */
+static int await_told(struct tarn_lent *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    if (tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
+        return 0;
+    return tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
+}
+
+int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline_ns,
+                   struct tarn_cancel *cancel, struct tarn_notification *out)
+{
+    int rc = 0;
+    pthread_mutex_lock(&l->lock);
+    while (!rc && !w->notices)
+        rc = await_told(l, deadline_ns, cancel);
+    if (!rc)
+        take(w, w->notices, out);
+    pthread_mutex_unlock(&l->lock);
+    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "window %u: no notification in time", w->index) : rc;
+}
+
+/* Takes the lease's notices with that tag, if there are n of them. The lock is held. */
+static bool take_tagged(const struct tarn_lease *lease, uint64_t tag, uint32_t n)
+{
+    struct tarn_lent_notice *at, *next;
+    uint32_t found = 0;
+    DL_FOREACH (lease->window->notices, at)
+        found += at->n.lease == lease && at->n.tag == tag;
+    if (found < n)
+        return false;
+    DL_FOREACH_SAFE(lease->window->notices, at, next)
+    if (n > 0 && at->n.lease == lease && at->n.tag == tag) {
+        take(lease->window, at, NULL);
+        n--;
+    }
+    return true;
+}
+
+static int writer_lost(const struct tarn_lease *lease)
+{
+    const struct tarn_lent_writer *w;
+    LL_SEARCH_SCALAR(lease->writers, w, gone, true);
+    if (!w)
+        return 0;
+    return tarn_fail(TARN_E_NODE_DOWN, "window %u lease %u: its writer %s is gone: has that process ended?",
+                     lease->window->index, lease->slot, w->peer);
+}
+
+int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
+                     uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    int rc = 0;
+    pthread_mutex_lock(&l->lock);
+    while (!rc && !take_tagged(lease, tag, n)) {
+        rc = lease->ended ? stale(lease->window->index, lease->slot) : writer_lost(lease);
+        if (!rc)
+            rc = await_told(l, deadline_ns, cancel);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return rc == TARN_E_TIMEOUT
+               ? tarn_fail(rc, "window %u lease %u: %u notifications with tag %llu have not come in time",
+                           lease->window->index, lease->slot, n, (unsigned long long)tag)
+               : rc;
 }
 
 void tarn_lent_info(struct tarn_lent *l, struct tarn_buf *text)

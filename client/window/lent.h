@@ -30,6 +30,22 @@
 
 #define TARN_LENT_SLOTS 65536
 
+#define TARN_LENT_NOTICES 1024 /* of a window, not read yet */
+
+/* A notification that nobody has taken. */
+struct tarn_lent_notice {
+    struct tarn_lent_notice *prev, *next;
+    struct tarn_notification n;
+};
+
+/* A session that has reached a lease for writing, and has not said QUIT. */
+struct tarn_lent_writer {
+    struct tarn_lent_writer *next;
+    uint64_t session;
+    char peer[64];
+    bool gone;
+};
+
 /* A session that has shown the token of a window. */
 struct tarn_window_grant {
     struct tarn_window_grant *next;
@@ -44,6 +60,9 @@ struct tarn_window {
     char tokens[2][TARN_WINDOW_TOKEN / 2 + 1]; /* [write] */
     struct tarn_lease *leases;
     struct tarn_window_grant *grants;
+    struct tarn_lent_notice *notices; /* oldest first */
+    uint32_t nnotices;
+    int notice_fd; /* an eventfd: readable while there are notices */
 };
 
 struct tarn_lease {
@@ -53,6 +72,7 @@ struct tarn_lease {
     uint64_t gen, bytes, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
     uint32_t pins;
+    struct tarn_lent_writer *writers;
     uint32_t nruns;
     struct tarn_piece runs[]; /* addresses in this process */
 };
@@ -66,7 +86,7 @@ struct tarn_lent_page {
 
 struct tarn_lent {
     pthread_mutex_t lock;
-    pthread_cond_t unpinned;
+    pthread_cond_t unpinned, told;                   /* told: a notice has come, or a writer has gone */
     struct tarn_pool_memory pools[TARN_WINDOWS_MAX]; /* bytes 0: there is no such window */
     struct tarn_window *windows[TARN_WINDOWS_MAX];
     _Atomic uint64_t *gen; /* TARN_LENT_SLOTS */
@@ -103,14 +123,24 @@ void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns);
 int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint64_t session, bool write);
 /* A session shows a window's token: it may use the window from now on. *write_p: for writing, too. AUTH. */
 int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uint64_t session, bool *write_p);
-/* The session is gone. */
-void tarn_lent_forget(struct tarn_lent *l, uint64_t session);
+/* The session is gone; quit: it has said so before. */
+void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit);
+/* A writer's notification. AGAIN: too many wait. STALE, AUTH. */
+int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
+                     const struct tarn_notification *n);
+/* As tarn_notification_next() and tarn_expect(). */
+int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline_ns,
+                   struct tarn_cancel *cancel, struct tarn_notification *out);
+int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
+                     uint64_t deadline_ns, struct tarn_cancel *cancel);
+/* Frees a recalled lease. */
+void tarn_lease_free(struct tarn_lease *lease);
 /*
  * Calls fn with the lease of that slot and generation, with the lock held. STALE: it has ended, or is of
- * another window.
+ * another window. The session counts as its writer, if it may write.
  */
-int tarn_lent_visit(struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen,
-                    void (*fn)(void *arg, const struct tarn_lease *lease), void *arg);
+int tarn_lent_visit(struct tarn_lent *l, uint64_t session, const char *peer, uint32_t window, uint32_t slot,
+                    uint64_t gen, void (*fn)(void *arg, const struct tarn_lease *lease), void *arg);
 
 /* Adds lines for INFO. */
 void tarn_lent_info(struct tarn_lent *l, struct tarn_buf *text);

@@ -10,6 +10,7 @@
 #include "base/container.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/control_conn.h"
 #include "client/event.h"
 #include "client/flight.h"
 #include "client/health.h"
@@ -219,6 +220,25 @@ static void run(struct batch *b)
     tarn_flight_end(&b->flight);
 }
 
+/* Over the control connection, which is behind the writes: they have been answered. */
+static int notify(const struct batch *b, const struct tarn_notify *n)
+{
+    const struct tarn_reach *r = b->reach;
+    struct tarn_command c = {.n = 0};
+    redisReply *reply;
+    tarn_command_str(&c, "NOTIFY");
+    tarn_command_u64(&c, r->window);
+    tarn_command_u64(&c, r->slot);
+    tarn_command_gen(&c, r->gen);
+    tarn_command_u64(&c, n->tag);
+    tarn_command_add(&c, n->data, n->bytes);
+    int rc = tarn_control_conn_call(r->lender, &c, b->deadline_ns, b->cancel, &reply);
+    tarn_command_free(&c);
+    if (!rc)
+        freeReplyObject(reply);
+    return rc;
+}
+
 static int check(const struct tarn_reach *r, const struct tarn_move *moves, size_t n,
                  const struct tarn_move_options *o, bool write)
 {
@@ -228,6 +248,9 @@ static int check(const struct tarn_reach *r, const struct tarn_move *moves, size
     if (write && !r->write)
         return tarn_fail(TARN_E_AUTH,
                          "write: the lease is for reading: ask its lender for one with TARN_LEASE_WRITE");
+    if (o->notify && (!write || o->notify->bytes > TARN_NOTIFY_MAX || (o->notify->bytes && !o->notify->data)))
+        return tarn_fail(TARN_E_INVALID, "%s: a notification goes with a write, and has at most %d bytes",
+                         call, TARN_NOTIFY_MAX);
     return tarn_flags_check(call, o->flags, 0);
 }
 
@@ -242,7 +265,7 @@ static int move(struct tarn_reach *r, struct tarn_move *moves, size_t n,
         rc = check(r, moves, n, &o, write);
     if (!rc)
         rc = tarn_client_enter(r->client);
-    if (rc || n == 0)
+    if (rc || (n == 0 && !o.notify))
         return rc;
     b.deadline_ns = tarn_client_deadline(r->client, o.timeout_ms);
     b.cancel = tarn_client_cancel(r->client, &own);
@@ -250,13 +273,15 @@ static int move(struct tarn_reach *r, struct tarn_move *moves, size_t n,
     if (rc)
         return rc;
     b.jobs = calloc(n, sizeof(*b.jobs));
-    if (!b.jobs)
+    if (!b.jobs && n)
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu items", write ? "write" : "read", n);
     for (size_t i = 0; i < n; i++)
         b.jobs[i].move = &moves[i];
     tarn_seen_clear(&b.seen);
     run(&b);
     free(b.jobs);
+    if (o.notify && !b.why.code)
+        return notify(&b, o.notify);
     return tarn_reason_fail(&b.why);
 }
 

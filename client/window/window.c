@@ -2,6 +2,7 @@
 /* Lending: windows and leases. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "client/check.h"
@@ -75,11 +76,16 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
     if (!w)
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory");
     w->lender = lender;
+    w->notice_fd = -1;
+    rc = tarn_client_eventfd(&w->notice_fd);
     struct entry entry = {w, &memory};
-    rc = make_tokens(w);
+    if (!rc)
+        rc = make_tokens(w);
     if (!rc)
         rc = tarn_lender_run(lender, add_window, &entry);
     if (rc) {
+        if (w->notice_fd >= 0)
+            close(w->notice_fd);
         free(w);
         return rc;
     }
@@ -99,14 +105,11 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
         struct tarn_lease *lease = w->leases;
         rc = tarn_lent_recall(&w->lender->lent, lease, deadline, cancel);
         if (!rc)
-            free(lease);
+            tarn_lease_free(lease);
     }
     if (rc)
         return rc;
-    rc = tarn_lender_run(w->lender, remove_window, w);
-    if (!rc)
-        free(w);
-    return rc;
+    return tarn_lender_run(w->lender, remove_window, w);
 }
 
 /* --- leases ------------------------------------------------------------------------------------- */
@@ -197,7 +200,7 @@ int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
         rc = tarn_lent_recall(&l->window->lender->lent, l, tarn_client_deadline(c, timeout_ms),
                               tarn_client_cancel(c, &own));
     if (!rc)
-        free(l);
+        tarn_lease_free(l);
     return rc;
 }
 
@@ -223,4 +226,39 @@ int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_
     snprintf(d.host_id, sizeof(d.host_id), "%s", c->host_id);
     snprintf(d.token, sizeof(d.token), "%s%s", lender->secret, l->window->tokens[l->write]);
     return tarn_descriptor_format(&d, text);
+}
+
+/* --- notifications ------------------------------------------------------------------------------ */
+
+int tarn_notification_next(struct tarn_window *w, uint32_t timeout_ms, struct tarn_notification *out)
+{
+    int rc = tarn_out_check("notification", out);
+    if (!rc && !w)
+        rc = tarn_fail(TARN_E_INVALID, "notification: no window: pass what tarn_window_new() made");
+    if (!rc)
+        rc = tarn_client_enter(w->lender->client);
+    if (rc)
+        return rc;
+    struct tarn_client *c = w->lender->client;
+    struct tarn_cancel own;
+    return tarn_lent_next(&w->lender->lent, w, tarn_client_deadline(c, timeout_ms),
+                          tarn_client_cancel(c, &own), out);
+}
+
+int tarn_notification_fd(const struct tarn_window *w)
+{
+    return w ? w->notice_fd
+             : tarn_fail(TARN_E_INVALID, "notification: no window: pass what tarn_window_new() made");
+}
+
+int tarn_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms)
+{
+    if (!l)
+        return tarn_fail(TARN_E_INVALID, "expect: no lease: pass what tarn_lease() made");
+    struct tarn_client *c = l->window->lender->client;
+    struct tarn_cancel own;
+    int rc = tarn_client_enter(c);
+    return rc ? rc
+              : tarn_lent_expect(&l->window->lender->lent, l, tag, n, tarn_client_deadline(c, timeout_ms),
+                                 tarn_client_cancel(c, &own));
 }

@@ -85,6 +85,29 @@ int tarn_lease(struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
  * ended a transfer in time, and the sentence names it; no transfer begins any more; call again.
  */
 int tarn_recall(struct tarn_lease *g, uint32_t timeout_ms);
+/*
+ * What a writer tells with a write (struct tarn_notify): it is seen only once the bytes of that write, and of
+ * all writes that the writer has completed before, are in place.
+ */
+#define TARN_NOTIFY_MAX 256 /* bytes of data */
+struct tarn_notification {
+    uint64_t tag;
+    struct tarn_lease *lease; /* which was written */
+    uint32_t bytes;           /* of data */
+    uint32_t reserved;
+    char data[TARN_NOTIFY_MAX];
+    char peer[64]; /* who: "unix:uid=1000,pid=4711" or an address */
+};
+/* Takes the oldest notification of the window's leases. TIMEOUT: none has come. */
+int tarn_notification_next(struct tarn_window *w, uint32_t timeout_ms, struct tarn_notification *out);
+/* Readable while notifications wait. Owned by the window: poll it, never read or close it. */
+int tarn_notification_fd(const struct tarn_window *w);
+/*
+ * Waits for n notifications of this lease with that tag, and takes them. 0: they have come. NODE_DOWN: a
+ * writer that had reached the lease is gone without saying so; the sentence names it. TIMEOUT: they have not
+ * come; those that have stay. STALE: the lease has ended.
+ */
+int tarn_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms);
 /* Writes the descriptor. */
 int tarn_lease_descriptor(const struct tarn_lease *g, char text[TARN_DESCRIPTOR_MAX]);
 
@@ -110,11 +133,22 @@ struct tarn_move {
     uint64_t reserved[2];
 };
 
+struct tarn_notify {
+    uint64_t tag;
+    const void *data;
+    uint32_t bytes; /* at most TARN_NOTIFY_MAX */
+    uint32_t reserved;
+};
+
 struct tarn_move_options {
     size_t size;
     uint32_t timeout_ms;
     uint32_t flags; /* 0 */
     void *after;    /* a cudaEvent_t: the pieces are not touched before it; NULL: none */
+    /* A write tells this to the lender once all its bytes are in place; not if one of its moves fails. NULL:
+     * nothing. A write of no moves only tells. AGAIN: the lender's queue is full; the bytes are in place, so
+     * tell again with a write of no moves. */
+    const struct tarn_notify *notify;
 };
 
 /*

@@ -7,8 +7,11 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <tarn/window.h>
 
@@ -365,6 +368,145 @@ static void no_late_byte_after_a_recall(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* --- notifications ------------------------------------------------------------------------------ */
+
+static int tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t tag, const char *data)
+{
+    const struct tarn_notify notify = {.tag = tag, .data = data, .bytes = (uint32_t)strlen(data)};
+    const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
+    return tarn_write(r, m, n, &o);
+}
+
+static void a_write_tells(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    const struct tarn_piece piece = {.addr = p->own, .bytes = BYTES};
+    struct tarn_move m = {.pieces = &piece, .npieces = 1};
+    struct pollfd fd = {.fd = tarn_notification_fd(p->window), .events = POLLIN};
+    struct tarn_notification got;
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    assert_int_equal(tell(r, &m, 1, 7, "the first"), 0);
+    assert_int_equal(tell(r, NULL, 0, UINT64_MAX, ""), 0);
+    assert_int_equal(poll(&fd, 1, 0), 1);
+    assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
+    assert_memory_equal(p->memory, p->own, BYTES);
+    assert_true(got.tag == 7 && got.lease == l && got.bytes == 9 && !memcmp(got.data, "the first", 9));
+    assert_true(strlen(got.peer) > 0);
+    assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
+    assert_true(got.tag == UINT64_MAX && got.bytes == 0);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    assert_int_equal(tarn_notification_next(p->window, 20, &got), TARN_E_TIMEOUT);
+    /* A write that fails tells nothing. */
+    m.offset = 1;
+    assert_int_equal(tell(r, &m, 1, 8, "x"), TARN_E_SIZE);
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    const struct tarn_notify notify = {.tag = 1};
+    const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
+    assert_int_equal(tarn_read(r, &m, 1, &o), TARN_E_INVALID);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void a_full_queue_loses_nothing(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    struct tarn_notification got;
+    uint64_t sent = 0, read = 0;
+    while (tell(r, NULL, 0, sent, "abc") == 0)
+        sent++;
+    assert_int_equal(tell(r, NULL, 0, sent, "abc"), TARN_E_AGAIN);
+    assert_true(sent >= 1000);
+    for (; read < 10; read++) {
+        assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
+        assert_int_equal(got.tag, read);
+    }
+    assert_int_equal(tell(r, NULL, 0, sent++, "abc"), 0);
+    for (; read < sent; read++) {
+        assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
+        assert_int_equal(got.tag, read);
+    }
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void expects_by_tag_and_number(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE), *other = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l), *r2 = reach(p, other);
+    struct tarn_notification got;
+    assert_int_equal(tell(r, NULL, 0, 5, "a"), 0);
+    assert_int_equal(tell(r2, NULL, 0, 5, "of another lease"), 0);
+    assert_int_equal(tarn_expect(l, 5, 2, 20), TARN_E_TIMEOUT);
+    assert_int_equal(tell(r, NULL, 0, 6, "b"), 0);
+    assert_int_equal(tell(r, NULL, 0, 5, "c"), 0);
+    assert_int_equal(tarn_expect(l, 5, 2, 0), 0);
+    assert_int_equal(tarn_expect(l, 5, 1, 20), TARN_E_TIMEOUT);
+    assert_int_equal(tarn_expect(l, 6, 1, 0), 0);
+    assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
+    assert_true(got.lease == other && got.tag == 5);
+    /* A recalled lease takes its notifications with it. */
+    assert_int_equal(tell(r, NULL, 0, 9, "d"), 0);
+    assert_int_equal(tarn_recall(l, 0), 0);
+    assert_int_equal(tarn_notification_next(p->window, 20, &got), TARN_E_TIMEOUT);
+    assert_int_equal(tell(r, NULL, 0, 9, "e"), TARN_E_STALE);
+    tarn_reach_free(r);
+    tarn_reach_free(r2);
+    assert_int_equal(tarn_recall(other, 0), 0);
+}
+
+/* A writer in a process of its own reaches the lease, then ends: in order, or not. */
+static pid_t writer_process(const struct pair *p, const struct tarn_lease *l, bool orderly, int *reached_p)
+{
+    int fds[2];
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct tarn_client *c = world_client(p->w, NULL);
+        struct tarn_reach *r;
+        int rc = tarn_reach(c, text, 0, &r);
+        if (write(fds[1], &rc, sizeof(rc)) != sizeof(rc) || rc)
+            _exit(1);
+        if (orderly) {
+            tarn_reach_free(r);
+            tarn_close(c);
+        }
+        _exit(0);
+    }
+    close(fds[1]);
+    *reached_p = fds[0];
+    return pid;
+}
+
+static void a_writer_that_is_gone(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    int fd, rc = -1;
+    char name[40];
+    pid_t pid = writer_process(p, l, true, &fd);
+    assert_int_equal(read(fd, &rc, sizeof(rc)), sizeof(rc));
+    assert_int_equal(rc, 0);
+    waitpid(pid, NULL, 0);
+    close(fd);
+    assert_int_equal(tarn_expect(l, 1, 1, 300), TARN_E_TIMEOUT); /* it has said so */
+    pid = writer_process(p, l, false, &fd);
+    assert_int_equal(read(fd, &rc, sizeof(rc)), sizeof(rc));
+    waitpid(pid, NULL, 0);
+    close(fd);
+    assert_int_equal(tarn_expect(l, 1, 1, 20000), TARN_E_NODE_DOWN);
+    snprintf(name, sizeof(name), "pid=%d", (int)pid);
+    assert_non_null(strstr(tarn_last_error(), name));
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
 static void windows_come_and_go(void **state)
 {
     struct pair *p = *state;
@@ -422,6 +564,10 @@ int main(void)
         T(nothing_goes_through_a_recalled_lease),
         T(a_lease_ends_by_its_time),
         T(no_late_byte_after_a_recall),
+        T(a_write_tells),
+        T(a_full_queue_loses_nothing),
+        T(expects_by_tag_and_number),
+        T(a_writer_that_is_gone),
         T(windows_come_and_go),
         T(the_lender_is_gone),
     };
