@@ -388,6 +388,7 @@ void tarn_lender_stop(struct tarn_lender *l)
     if (!l)
         return;
     if (l->started) {
+        tarn_lent_end_all(&l->lent, tarn_client_deadline(l->client, 0));
         tarn_loop_stop(l->host.loop);
         pthread_join(l->thread, NULL);
     }

@@ -295,13 +295,6 @@ static void end(struct tarn_lent *l, struct tarn_lease *lease)
     pthread_cond_broadcast(&l->told);
 }
 
-void tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease)
-{
-    pthread_mutex_lock(&l->lock);
-    end(l, lease);
-    pthread_mutex_unlock(&l->lock);
-}
-
 void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns)
 {
     pthread_mutex_lock(&l->lock);
@@ -376,6 +369,18 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
     }
     pthread_mutex_unlock(&l->lock);
     return rc;
+}
+
+void tarn_lent_end_all(struct tarn_lent *l, uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&l->lock);
+    for (uint32_t i = 0; i < l->nslots; i++)
+        if (l->leases[i])
+            end(l, l->leases[i]);
+    for (uint32_t i = 0; i < l->nslots; i++)
+        if (l->leases[i])
+            await_quiet(l, l->leases[i], deadline_ns, NULL);
+    pthread_mutex_unlock(&l->lock);
 }
 
 /* The lock is held. */
@@ -545,15 +550,16 @@ static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, u
                      uint64_t offset, uint64_t bytes, struct tarn_pinned *p)
 {
     struct tarn_lent *l = arg;
-    int rc = TARN_E_STALE;
+    int rc = 0;
     pthread_mutex_lock(&l->lock);
     struct tarn_lease *lease = find(l, window, slot, gen);
     const struct tarn_window_grant *g = lease ? grant_of(lease->window, session) : NULL;
-    if (g && (!write || (g->write && lease->write))) {
-        rc = offset <= lease->bytes && bytes <= lease->bytes - offset ? 0 : TARN_E_SIZE;
-    } else if (g) {
+    if (!lease)
+        rc = TARN_E_STALE;
+    else if (!g || (write && !(g->write && lease->write)))
         rc = TARN_E_AUTH;
-    }
+    else if (offset > lease->bytes || bytes > lease->bytes - offset)
+        rc = TARN_E_SIZE;
     if (!rc) {
         lease->pins++;
         *p = (struct tarn_pinned){.runs = lease->runs, .nruns = lease->nruns, .at = offset};

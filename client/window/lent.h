@@ -111,11 +111,11 @@ void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w);
 
 /* Makes a lease that is still without a slot; `bytes` and the runs are set. */
 int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_lease *lease);
-/* Nothing begins any more under this lease. */
-void tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease);
 /* Waits until nobody is at the runs, then gives the slot back. BUSY, CANCELED: somebody still is. */
 int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
                      struct tarn_cancel *cancel);
+/* Ends all leases, and waits until nobody is at their runs, or the deadline. */
+void tarn_lent_end_all(struct tarn_lent *l, uint64_t deadline_ns);
 /* Ends the leases whose time is up. */
 void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns);
 

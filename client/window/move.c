@@ -26,6 +26,7 @@ struct job {
     struct tarn_way way;
     uint64_t tried; /* as in struct tarn_choice */
     bool flying;
+    bool again; /* the token was shown again */
 };
 
 struct batch {
@@ -112,6 +113,27 @@ static void broken(struct batch *b, struct job *j)
     finish(b, j, tarn_reason_fail(&why));
 }
 
+static void refused(struct batch *b, struct job *j, int status)
+{
+    finish(b, j,
+           tarn_peer_node_fail(b->reach->lender, status, "%s",
+                               j->x.why.code ? j->x.why.text : tarn_strerror(status)));
+}
+
+static void shown_again(struct batch *b, struct job *j)
+{
+    int rc = j->again ? TARN_E_AUTH : tarn_reach_again(b->reach, b->deadline_ns, b->cancel);
+    if (j->again) {
+        refused(b, j, rc);
+    } else if (rc) {
+        finish(b, j, rc);
+    } else {
+        j->again = true;
+        tarn_link_flush(j->way.side); /* those of the old session */
+        post(b, j);
+    }
+}
+
 static void done(struct batch *b, struct job *j)
 {
     int status = j->x.work.status;
@@ -127,6 +149,9 @@ static void done(struct batch *b, struct job *j)
     case TARN_E_NODE_DOWN:
         broken(b, j);
         break;
+    case TARN_E_AUTH: /* the session has ended; nothing was moved */
+        shown_again(b, j);
+        break;
     case TARN_E_STALE:
         finish(b, j,
                tarn_peer_node_fail(b->reach->lender, status,
@@ -134,9 +159,7 @@ static void done(struct batch *b, struct job *j)
                                    b->reach->window, b->reach->slot));
         break;
     default:
-        finish(b, j,
-               tarn_peer_node_fail(b->reach->lender, status, "%s",
-                                   j->x.why.code ? j->x.why.text : tarn_strerror(status)));
+        refused(b, j, status);
         break;
     }
 }
@@ -220,8 +243,7 @@ static void run(struct batch *b)
     tarn_flight_end(&b->flight);
 }
 
-/* Over the control connection, which is behind the writes: they have been answered. */
-static int notify(const struct batch *b, const struct tarn_notify *n)
+static int say(const struct batch *b, const struct tarn_notify *n)
 {
     const struct tarn_reach *r = b->reach;
     struct tarn_command c = {.n = 0};
@@ -237,6 +259,17 @@ static int notify(const struct batch *b, const struct tarn_notify *n)
     if (!rc)
         freeReplyObject(reply);
     return rc;
+}
+
+/* Over the control connection, which is behind the writes: they have been answered. */
+static int notify(const struct batch *b, const struct tarn_notify *n)
+{
+    int rc = say(b, n);
+    if (rc == TARN_E_AUTH) /* the session has ended; nothing was told */
+        rc = tarn_reach_again(b->reach, b->deadline_ns, b->cancel);
+    else
+        return rc;
+    return rc ? rc : say(b, n);
 }
 
 static int check(const struct tarn_reach *r, const struct tarn_move *moves, size_t n,

@@ -105,22 +105,26 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
     return rc;
 }
 
-static int ask(struct tarn_reach *r, const struct tarn_descriptor *d, uint64_t deadline_ns,
-               struct tarn_cancel *cancel)
+static int ask(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel, redisReply **reply_p)
 {
+    const struct tarn_descriptor *d = &r->descriptor;
     struct tarn_command command = {.n = 0};
-    redisReply *reply;
     tarn_command_str(&command, "REACH");
     tarn_command_u64(&command, d->window);
     tarn_command_u64(&command, d->slot);
     tarn_command_gen(&command, d->gen);
     tarn_command_str(&command, d->token + TARN_WINDOW_TOKEN / 2);
-    int rc = tarn_control_conn_call(r->lender, &command, deadline_ns, cancel, &reply);
+    int rc = tarn_control_conn_call(r->lender, &command, deadline_ns, cancel, reply_p);
     tarn_command_free(&command);
-    if (rc)
-        return rc;
-    rc = take_answer(r, reply);
-    freeReplyObject(reply);
+    return rc;
+}
+
+int tarn_reach_again(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    redisReply *reply;
+    int rc = ask(r, deadline_ns, cancel, &reply);
+    if (!rc)
+        freeReplyObject(reply);
     return rc;
 }
 
@@ -139,6 +143,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
 {
     struct tarn_descriptor d;
     struct tarn_cancel own;
+    redisReply *reply;
     int rc = tarn_client_enter(c);
     if (!rc)
         rc = tarn_out_check("reach", r_p);
@@ -156,10 +161,15 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
     }
     r->client = c;
+    r->descriptor = d;
     r->window = d.window;
     r->slot = d.slot;
     r->gen = d.gen;
-    rc = ask(r, &d, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own));
+    rc = ask(r, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own), &reply);
+    if (!rc) {
+        rc = take_answer(r, reply);
+        freeReplyObject(reply);
+    }
     if (rc) {
         tarn_reach_free(r);
         return rc;

@@ -6,9 +6,11 @@
 #include <tarn/window.h>
 
 #include "client/peer_node.h"
+#include "client/window/descriptor.h"
 
 struct tarn_reach {
     struct tarn_client *client;
+    struct tarn_descriptor descriptor;
     struct tarn_peer_node *lender;
     uint32_t window, slot;
     uint64_t gen, bytes;
@@ -17,5 +19,8 @@ struct tarn_reach {
     uint32_t nruns;
     struct tarn_piece *runs; /* an address is an offset in the window */
 };
+
+/* The lender has forgotten this client's session, e.g. after a broken connection: shows the token again. */
+int tarn_reach_again(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 #endif

@@ -12,6 +12,9 @@
  * no peer can touch the runs any more. Nothing of this depends on a peer's good will, except where
  * docs/security.md says so.
  *
+ * tarn_close() ends all leases. It waits for transfers of peers of this host no longer than the client's
+ * timeout: recall leases before it where a peer may have been stopped.
+ *
  * Rules of tarn.h hold here, too. A window, lease or reach may be used by any number of threads at once, but
  * is freed by one.
  */
