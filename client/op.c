@@ -50,6 +50,7 @@ static void op_free(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
     HASH_DEL(q->all, op);
     free(op->place);
+    free(op->arg);
     free(op);
 }
 
@@ -300,20 +301,13 @@ void tarn_ops_free(struct tarn_client *c)
     c->ops = NULL;
 }
 
-static bool overlaps(const struct tarn_piece *p, const void *addr, uint64_t bytes)
-{
-    uintptr_t from = (uintptr_t)p->addr, to = from + tarn_piece_span(p);
-
-    return from < (uintptr_t)addr + bytes && (uintptr_t)addr < to;
-}
-
 static bool op_uses(const struct tarn_operation *op, const void *addr, uint64_t bytes)
 {
     for (size_t i = 0; op->items && i < op->n; i++)
         for (uint32_t k = 0; k < op->items[i].npieces; k++)
-            if (overlaps(&op->items[i].pieces[k], addr, bytes))
+            if (tarn_piece_overlaps(&op->items[i].pieces[k], addr, bytes))
                 return true;
-    return false;
+    return op->uses && op->uses(op->arg, addr, bytes);
 }
 
 bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes)

@@ -54,6 +54,10 @@ struct tarn_operation {
     struct tarn_put_options put_options;
     char *place; /* copy of put_options.place */
     struct tarn_get get;
+    /* READ, WRITE: what the worker calls. `arg` is freed with the operation. */
+    int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
+    void *arg;
+    bool (*uses)(const void *arg, const void *addr, uint64_t bytes); /* does it use any of that memory? */
     void *after;    /* the event to wait for; NULL: none, or it has passed */
     size_t on_gpus; /* how many items were in GPU memory at submit */
 
@@ -97,6 +101,18 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
 
 /* The lock is held. */
 struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id);
+
+/* Submits an operation that is not one of the store's. On failure `arg` stays the caller's. */
+struct tarn_op_task {
+    enum tarn_op_kind kind;
+    uint32_t timeout_ms;
+    uint64_t cookie;
+    void *after;
+    int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
+    bool (*uses)(const void *arg, const void *addr, uint64_t bytes);
+    void *arg;
+};
+int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op *op_p);
 
 int tarn_ops_new(struct tarn_client *c);
 /* Cancels everything and ends the workers. */

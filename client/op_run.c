@@ -96,6 +96,10 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
     case TARN_OP_REMOVE:
         rc = tarn_remove_run(c, op->keys, op->n, op->statuses, op->deadline_ns, &op->cancel);
         break;
+    case TARN_OP_READ:
+    case TARN_OP_WRITE:
+        rc = op->run(op->arg, op->deadline_ns, &op->cancel);
+        break;
     case TARN_OP_GET:
         break;
     }

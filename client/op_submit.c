@@ -147,3 +147,17 @@ int tarn_submit_remove(struct tarn_client *c, const struct tarn_key *keys, size_
     op->statuses = statuses;
     return submit(c, op, op_p);
 }
+
+int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op *op_p)
+{
+    struct tarn_operation *op = NULL;
+    int rc = op_new(c, t->kind, t->timeout_ms, t->cookie, &op);
+
+    if (rc != 0)
+        return rc;
+    op->after = t->after;
+    op->run = t->run;
+    op->uses = t->uses;
+    op->arg = t->arg;
+    return submit(c, op, op_p);
+}

@@ -3,6 +3,7 @@
 #ifndef TARN_TRANSPORT_PIECES_H
 #define TARN_TRANSPORT_PIECES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <tarn/tarn.h>
 
@@ -19,6 +20,14 @@ static inline uint64_t tarn_piece_count(const struct tarn_piece *p)
 static inline uint64_t tarn_piece_span(const struct tarn_piece *p)
 {
     return (tarn_piece_count(p) - 1) * tarn_piece_stride(p) + p->bytes;
+}
+
+/* Has it bytes in [addr, addr + bytes), or between its runs there? */
+static inline bool tarn_piece_overlaps(const struct tarn_piece *p, const void *addr, uint64_t bytes)
+{
+    uintptr_t from = (uintptr_t)p->addr, to = from + tarn_piece_span(p);
+
+    return from < (uintptr_t)addr + bytes && (uintptr_t)addr < to;
 }
 
 /* INVALID when pieces of item number `item` cannot be memory; `what` begins the sentence. */

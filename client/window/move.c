@@ -15,6 +15,7 @@
 #include "client/flight.h"
 #include "client/health.h"
 #include "client/link.h"
+#include "client/op.h"
 #include "client/peer_nodes.h"
 #include "client/way.h"
 #include "client/window/reach.h"
@@ -287,43 +288,112 @@ static int check(const struct tarn_reach *r, const struct tarn_move *moves, size
     return tarn_flags_check(call, o->flags, 0);
 }
 
-static int move(struct tarn_reach *r, struct tarn_move *moves, size_t n,
-                const struct tarn_move_options *given, bool write)
+/* One call, blocking or submitted. */
+struct call {
+    struct tarn_reach *reach;
+    struct tarn_move *moves;
+    size_t n;
+    bool write;
+    struct tarn_move_options options;
+    struct tarn_notify notify; /* submitted: a copy of the options' */
+};
+
+static int begin(struct call *k, const struct tarn_move_options *given)
 {
-    struct tarn_move_options o;
-    struct tarn_cancel own;
-    struct batch b = {.reach = r, .write = write, .n = n};
-    int rc = tarn_options_copy(&o, sizeof(o), given);
+    int rc = tarn_options_copy(&k->options, sizeof(k->options), given);
     if (!rc)
-        rc = check(r, moves, n, &o, write);
-    if (!rc)
-        rc = tarn_client_enter(r->client);
-    if (rc || (n == 0 && !o.notify))
-        return rc;
-    b.deadline_ns = tarn_client_deadline(r->client, o.timeout_ms);
-    b.cancel = tarn_client_cancel(r->client, &own);
-    rc = o.after ? tarn_event_wait(o.after, b.deadline_ns, b.cancel) : 0;
-    if (rc)
-        return rc;
-    b.jobs = calloc(n, sizeof(*b.jobs));
-    if (!b.jobs && n)
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu items", write ? "write" : "read", n);
-    for (size_t i = 0; i < n; i++)
-        b.jobs[i].move = &moves[i];
+        rc = check(k->reach, k->moves, k->n, &k->options, k->write);
+    return rc ? rc : tarn_client_enter(k->reach->client);
+}
+
+static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct call *k = arg;
+    struct batch b = {
+        .reach = k->reach, .write = k->write, .n = k->n, .deadline_ns = deadline_ns, .cancel = cancel};
+    b.jobs = calloc(k->n, sizeof(*b.jobs));
+    if (!b.jobs && k->n)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu items", k->write ? "write" : "read",
+                         k->n);
+    for (size_t i = 0; i < k->n; i++)
+        b.jobs[i].move = &k->moves[i];
     tarn_seen_clear(&b.seen);
     run(&b);
     free(b.jobs);
-    if (o.notify && !b.why.code)
-        return notify(&b, o.notify);
+    if (k->options.notify && !b.why.code)
+        return notify(&b, k->options.notify);
     return tarn_reason_fail(&b.why);
+}
+
+static int move(struct call *k, const struct tarn_move_options *given)
+{
+    struct tarn_cancel own;
+    int rc = begin(k, given);
+    if (rc || (k->n == 0 && !k->options.notify))
+        return rc;
+    uint64_t deadline = tarn_client_deadline(k->reach->client, k->options.timeout_ms);
+    struct tarn_cancel *cancel = tarn_client_cancel(k->reach->client, &own);
+    rc = k->options.after ? tarn_event_wait(k->options.after, deadline, cancel) : 0;
+    return rc ? rc : run_call(k, deadline, cancel);
 }
 
 int tarn_read(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o)
 {
-    return move(r, moves, n, o, false);
+    return move(&(struct call){.reach = r, .moves = moves, .n = n}, o);
 }
 
 int tarn_write(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o)
 {
-    return move(r, moves, n, o, true);
+    return move(&(struct call){.reach = r, .moves = moves, .n = n, .write = true}, o);
+}
+
+/* --- submitted ---------------------------------------------------------------------------------- */
+
+static bool uses(const void *arg, const void *addr, uint64_t bytes)
+{
+    const struct call *k = arg;
+    for (size_t i = 0; i < k->n; i++)
+        for (uint32_t j = 0; j < k->moves[i].npieces; j++)
+            if (tarn_piece_overlaps(&k->moves[i].pieces[j], addr, bytes))
+                return true;
+    return false;
+}
+
+static int submit(const struct call *as, const struct tarn_move_options *given, uint64_t cookie,
+                  tarn_op *op_p)
+{
+    struct call *k = malloc(sizeof(*k));
+    if (!k)
+        return tarn_fail(TARN_E_NO_MEMORY, "submit: out of memory");
+    *k = *as;
+    int rc = begin(k, given);
+    if (!rc && k->options.notify) {
+        k->notify = *k->options.notify;
+        k->options.notify = &k->notify;
+    }
+    if (!rc) {
+        const struct tarn_op_task t = {.kind = k->write ? TARN_OP_WRITE : TARN_OP_READ,
+                                       .timeout_ms = k->options.timeout_ms,
+                                       .cookie = cookie,
+                                       .after = k->options.after,
+                                       .run = run_call,
+                                       .uses = uses,
+                                       .arg = k};
+        rc = tarn_op_submit(k->reach->client, &t, op_p);
+    }
+    if (rc)
+        free(k);
+    return rc;
+}
+
+int tarn_submit_read(struct tarn_reach *r, struct tarn_move *moves, size_t n,
+                     const struct tarn_move_options *o, uint64_t cookie, tarn_op *op_p)
+{
+    return submit(&(struct call){.reach = r, .moves = moves, .n = n}, o, cookie, op_p);
+}
+
+int tarn_submit_write(struct tarn_reach *r, struct tarn_move *moves, size_t n,
+                      const struct tarn_move_options *o, uint64_t cookie, tarn_op *op_p)
+{
+    return submit(&(struct call){.reach = r, .moves = moves, .n = n, .write = true}, o, cookie, op_p);
 }

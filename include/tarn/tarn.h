@@ -387,7 +387,14 @@ struct tarn_completion {
     uint64_t reserved[2];
 };
 
-enum tarn_op_kind { TARN_OP_GET = 1, TARN_OP_PUT, TARN_OP_LOOKUP, TARN_OP_REMOVE };
+enum tarn_op_kind {
+    TARN_OP_GET = 1,
+    TARN_OP_PUT,
+    TARN_OP_LOOKUP,
+    TARN_OP_REMOVE,
+    TARN_OP_READ,
+    TARN_OP_WRITE
+};
 
 /*
  * Like the blocking calls, but they return at once; exactly one completion follows each success. The options

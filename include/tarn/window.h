@@ -161,6 +161,12 @@ struct tarn_move_options {
  */
 int tarn_read(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);
 int tarn_write(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);
+/* The same as operations of the client (tarn_event_fd(), tarn_drain(), tarn_wait(), tarn_cancel()); the reach
+ * and the notification's data, too, stay until the completion. */
+int tarn_submit_read(struct tarn_reach *r, struct tarn_move *moves, size_t n,
+                     const struct tarn_move_options *o, uint64_t cookie, tarn_op *op_p);
+int tarn_submit_write(struct tarn_reach *r, struct tarn_move *moves, size_t n,
+                      const struct tarn_move_options *o, uint64_t cookie, tarn_op *op_p);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

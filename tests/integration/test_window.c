@@ -191,6 +191,49 @@ static void many_ranges_in_one_call(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+static void submitted_moves(void **state)
+{
+    enum { N = 64 };
+    struct pair *p = *state;
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = reach(p, l);
+    struct tarn_piece pieces[N];
+    struct tarn_move m[N];
+    struct tarn_completion done[N];
+    const struct tarn_notify notify = {.tag = 3, .data = "all", .bytes = 3};
+    const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
+    memset(m, 0, sizeof(m));
+    for (int i = 0; i < N; i++) {
+        tarn_op op;
+        pieces[i] = (struct tarn_piece){.addr = p->own + i * (BYTES / N), .bytes = BYTES / N};
+        m[i] = (struct tarn_move){.pieces = &pieces[i], .npieces = 1, .offset = (uint64_t)i * (BYTES / N)};
+        assert_int_equal(tarn_submit_write(r, &m[i], 1, &o, (uint64_t)i, &op), 0);
+    }
+    uint64_t seen = 0;
+    for (int left = N; left > 0;) {
+        struct pollfd fd = {.fd = tarn_event_fd(p->peer), .events = POLLIN};
+        assert_int_equal(poll(&fd, 1, 20000), 1);
+        int n = tarn_drain(p->peer, done, N);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(done[i].status, 0);
+            assert_int_equal(done[i].kind, TARN_OP_WRITE);
+            seen |= 1ull << done[i].cookie;
+        }
+        left -= n;
+    }
+    assert_true(seen == UINT64_MAX);
+    assert_memory_equal(p->memory, p->own, BYTES);
+    assert_int_equal(tarn_expect(l, 3, N, 0), 0);
+    tarn_op op;
+    memset(p->own, 0, BYTES);
+    assert_int_equal(tarn_submit_read(r, m, N, NULL, 99, &op), 0);
+    assert_int_equal(tarn_wait(p->peer, op, 0, done), 0);
+    assert_true(done[0].status == 0 && done[0].kind == TARN_OP_READ && done[0].cookie == 99);
+    assert_memory_equal(p->memory, p->own, BYTES);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
 /* --- what it refuses ---------------------------------------------------------------------------- */
 
 static void ranges_outside_of_the_lease(void **state)
@@ -594,6 +637,7 @@ int main(void)
         T(reads_and_writes_the_whole_window),
         T(runs_and_pieces_of_any_size),
         T(many_ranges_in_one_call),
+        T(submitted_moves),
         T(ranges_outside_of_the_lease),
         T(runs_outside_of_the_window),
         T(a_lease_for_reading_is_not_written),
