@@ -94,6 +94,23 @@ uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
 
+/* --- names of leases ---------------------------------------------------------------------------- */
+
+#define TARN_DESCRIPTOR_TEXT 512 /* a descriptor with its NUL, as TARN_DESCRIPTOR_MAX of window.h */
+
+struct tarn_window_name {
+    char name[TARN_NODE_ID_MAX + 1], descriptor[TARN_DESCRIPTOR_TEXT];
+    uint32_t life_ms; /* 0: remove it */
+    int status;       /* out: 0; EXISTS: another descriptor has the name */
+};
+
+/* Writes n names, or prolongs or removes them. */
+int tarn_directory_name(struct tarn_directory *d, struct tarn_window_name *names, size_t n,
+                        uint64_t deadline_ns);
+/* The descriptor of that name. NOT_FOUND, FORMAT. */
+int tarn_directory_named(struct tarn_directory *d, const char *name, uint64_t deadline_ns,
+                         struct tarn_cancel *cancel, char text[TARN_DESCRIPTOR_TEXT]);
+
 /* --- readers ------------------------------------------------------------------------------------ */
 
 /*

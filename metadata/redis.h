@@ -39,6 +39,7 @@ enum tarn_script {
     TARN_SCRIPT_DROP,
     TARN_SCRIPT_SWEEP,  /* a withdrawal with a time limit */
     TARN_SCRIPT_FORGET, /* a node id out of the set */
+    TARN_SCRIPT_NAME,   /* a lease's name */
     TARN_SCRIPT_COUNT,
 };
 

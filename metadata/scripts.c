@@ -225,12 +225,20 @@ static const char sweep[] = "local t = redis.call('TIME')\n"
 static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n"
                              "return redis.call('SREM', KEYS[1], ARGV[1])\n";
 
+/* name: KEYS[1] a lease's name; ARGV: 1 descriptor, 2 its life in ms, 0: remove it. Answers 1, or 0 when
+ * another descriptor has the name. */
+static const char name[] = "local there = redis.call('GET', KEYS[1])\n"
+                           "if there and there ~= ARGV[1] then return 0 end\n"
+                           "if ARGV[2] == '0' then redis.call('DEL', KEYS[1])\n"
+                           "else redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end\n"
+                           "return 1\n";
+
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
     [TARN_SCRIPT_PUBLISH] = publish,   [TARN_SCRIPT_RESTORE] = restore,
     [TARN_SCRIPT_WITHDRAW] = withdraw, [TARN_SCRIPT_REMOVE] = remove_all,
     [TARN_SCRIPT_REFRESH] = refresh,   [TARN_SCRIPT_STATE] = tarn_state_script,
     [TARN_SCRIPT_DROP] = drop,         [TARN_SCRIPT_SWEEP] = sweep,
-    [TARN_SCRIPT_FORGET] = forget,
+    [TARN_SCRIPT_FORGET] = forget,     [TARN_SCRIPT_NAME] = name,
 };
 
 /* --- loading ------------------------------------------------------------------------------------ */

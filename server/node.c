@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "server/control/admin.h"
 #include "server/control/commands.h"
+#include "server/control/names.h"
 #include "server/directory/presence.h"
 #include "server/directory/private_redis.h"
 #include "server/directory/recheck.h"
@@ -117,6 +118,8 @@ static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
 static bool release(struct tarn_session *s, bool over)
 {
     struct tarn_node *n = node_of(s->all->host);
+    if (over && n->directory_thread)
+        tarn_names_forget(n, s->id);
     uint32_t aborted = tarn_store_abort_session(n->store, s->id);
     if (aborted && over)
         tarn_log(&n->log, TARN_LOG_INFO, "session",
@@ -251,6 +254,7 @@ static void heartbeat(void *arg)
     struct tarn_node *n = arg;
     beat(n);
     tarn_control_tick(n->host.control);
+    tarn_names_tick(n);
 }
 
 /* Without a directory nobody finds what the node holds: it ends, and whoever has started it can tell. */
@@ -428,6 +432,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_watch_free(n->expiry);
     tarn_admin_stop(n->admin);
     tarn_host_end(&n->host);
+    tarn_names_free(n);
     tarn_directory_thread_stop(n->directory_thread);
     n->directory_thread = NULL;
     tarn_scrub_free(n->scrub);

@@ -22,6 +22,7 @@ struct tarn_scrub;
 struct tarn_recheck;
 struct tarn_admin;
 struct tarn_pending;
+struct tarn_lent_name;
 struct tarn_populate;
 struct tarn_private_redis;
 
@@ -57,7 +58,9 @@ struct tarn_node {
     struct tarn_admin *admin;
     struct tarn_watch *tick, *heartbeat;
     struct tarn_pending *pending; /* COMMIT, DELETE and SETTLED that wait for the directory */
-    struct tarn_watch *expiry;    /* of their deadlines; runs while `pending` has any */
+    struct tarn_lent_name *names; /* of clients' leases (control/names.h) */
+    uint32_t nnames;
+    struct tarn_watch *expiry; /* of their deadlines; runs while `pending` has any */
 
     struct tarn_node_record record; /* the directory thread reads it during a beat: do not write it then */
     struct tarn_pool_record pools[TARN_POOLS_MAX];

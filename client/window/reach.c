@@ -16,6 +16,7 @@
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "client/window/descriptor.h"
+#include "metadata/records.h"
 
 /* The peer node of the descriptor's lender. */
 static struct tarn_peer_node *lender_of(struct tarn_client *c, const struct tarn_descriptor *d)
@@ -105,7 +106,8 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
     return rc;
 }
 
-static int ask(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel, redisReply **reply_p)
+static int ask(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
+               redisReply **reply_p)
 {
     const struct tarn_descriptor *d = &r->descriptor;
     struct tarn_command command = {.n = 0};
@@ -139,6 +141,17 @@ static int check_ns(const struct tarn_client *c, const struct tarn_descriptor *d
                      d->ns, ns);
 }
 
+/* A word is a name. */
+static int find(struct tarn_client *c, const char *text, uint64_t deadline_ns, struct tarn_descriptor *d)
+{
+    char named[TARN_DESCRIPTOR_TEXT];
+    struct tarn_cancel own;
+    if (!tarn_name_valid(text, strnlen(text, TARN_DESCRIPTOR_TEXT), TARN_NODE_ID_MAX))
+        return tarn_descriptor_parse(text, d);
+    int rc = tarn_directory_named(c->directory, text, deadline_ns, tarn_client_cancel(c, &own), named);
+    return rc ? rc : tarn_descriptor_parse(named, d);
+}
+
 int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p)
 {
     struct tarn_descriptor d;
@@ -150,7 +163,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     if (!rc && !descriptor)
         rc = tarn_fail(TARN_E_INVALID, "reach: descriptor is NULL");
     if (!rc)
-        rc = tarn_descriptor_parse(descriptor, &d);
+        rc = find(c, descriptor, tarn_client_deadline(c, timeout_ms), &d);
     if (!rc)
         rc = check_ns(c, &d);
     if (rc)

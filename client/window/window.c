@@ -7,6 +7,9 @@
 #include "base/text.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/control_conn.h"
+#include "client/displaced.h"
+#include "client/refresh.h"
 #include "client/window/alloc.h"
 #include "client/window/lender.h"
 
@@ -226,6 +229,35 @@ int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_
     snprintf(d.host_id, sizeof(d.host_id), "%s", c->host_id);
     snprintf(d.token, sizeof(d.token), "%s%s", lender->secret, l->window->tokens[l->write]);
     return tarn_descriptor_format(&d, text);
+}
+
+int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, uint32_t timeout_ms)
+{
+    char text[TARN_DESCRIPTOR_MAX];
+    int rc = tarn_lease_descriptor(l, text);
+    if (!rc && !name)
+        rc = tarn_fail(TARN_E_INVALID, "publish: name is NULL");
+    if (rc)
+        return rc;
+    struct tarn_client *c = l->window->lender->client;
+    struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
+    uint64_t deadline = tarn_client_deadline(c, timeout_ms);
+    rc = tarn_client_enter(c);
+    struct tarn_peer_node *node = rc ? NULL : tarn_peer_nodes_any(c, NULL);
+    if (!rc && !node)
+        rc = tarn_peer_nodes_none(c);
+    if (rc)
+        return rc;
+    struct tarn_command command = {.n = 0};
+    redisReply *reply;
+    tarn_command_strs(&command, "LEND", name, NULL);
+    tarn_command_u64(&command, ttl_ms);
+    tarn_command_str(&command, text);
+    rc = tarn_control_conn_call(node, &command, deadline, cancel, &reply);
+    tarn_command_free(&command);
+    if (!rc)
+        freeReplyObject(reply);
+    return rc;
 }
 
 /* --- notifications ------------------------------------------------------------------------------ */

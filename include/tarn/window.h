@@ -114,12 +114,19 @@ int tarn_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout
 /* Writes the descriptor. */
 int tarn_lease_descriptor(const struct tarn_lease *g, char text[TARN_DESCRIPTOR_MAX]);
 
+/*
+ * Names the lease: peers may give the name to tarn_reach() in place of the descriptor. A node keeps the name
+ * in Redis (tarn:<ns>:w:<name>) while this client lives, for ttl_ms at most (0: as long as the client lives).
+ * Names are 1 to 63 of A-Z a-z 0-9 . _ -. EXISTS: another lease has the name. NODE_DOWN: no node answers.
+ */
+int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, uint32_t timeout_ms);
+
 /* --- reaching ----------------------------------------------------------------------------------- */
 
 /*
- * Makes of a descriptor what reads and writes need: asks the lender once. INVALID: it is no descriptor, or
- * was cut or altered, or is of another namespace. VERSION. STALE: the lease has ended. NODE_DOWN: the lender
- * does not answer. AUTH.
+ * Makes of a descriptor, or the name of one, what reads and writes need: asks the lender once. INVALID: it is
+ * neither, or was cut or altered, or is of another namespace. VERSION. NOT_FOUND: nobody lends by that name.
+ * STALE: the lease has ended. NODE_DOWN: the lender does not answer. AUTH.
  */
 int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p);
 /* No transfer may be under way. NULL is allowed. */

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/option/option_value.h"
 #include "server/control/info.h"
+#include "server/control/names.h"
 
 #define LOG_LEVEL "log-level" /* the option that CONFIG SET changes */
 
@@ -156,6 +157,9 @@ static const struct tarn_control_command commands[] = {
     {"PINNED", tarn_command_pinned, 2, 1, 1, TARN_TRUSTED,
      "<key>...: for how much longer, in ms; -1: until UNPIN"},
     {"TOUCH", tarn_command_touch, 2, 1, 1, TARN_SESSION, "<key>...: counts as use"},
+    {"LEND", tarn_command_lend, 4, 0, 0, TARN_SESSION,
+     "<name> <ttl_ms> <descriptor>: names a client's lease"},
+    {"UNLEND", tarn_command_unlend, 2, 0, 0, TARN_SESSION, "<name>"},
     {"EVICT", tarn_command_evict, 3, 0, 0, TARN_ADMIN, "<pool> <bytes>: frees least recently used objects"},
     {"DRAIN", command_drain, 1, 0, 0, TARN_ADMIN, ": ends the node in order"},
 };
@@ -164,6 +168,7 @@ const struct tarn_command_table tarn_node_commands = {
     .commands = commands,
     .n = sizeof(commands) / sizeof(commands[0]),
     .note =
-        "ATTACH, DETACH and those from RESERVE to TOUCH need HELLO 1 <16 hex digits> on the same connection; "
+        "ATTACH, DETACH and those from RESERVE to UNLEND need HELLO 1 <16 hex digits> on the same "
+        "connection; "
         "CLIENT, CONFIG, EVICT and DRAIN the Unix socket as the node's user or root, or the admin secret.",
 };

@@ -22,10 +22,12 @@ void *tarn_pending_new(size_t bytes, enum tarn_request_kind kind, size_t n, size
         r->publishes = calloc(n, sizeof(*r->publishes));
     else if (kind == TARN_REQUEST_REMOVE)
         r->removals = calloc(n, sizeof(*r->removals));
+    else if (kind == TARN_REQUEST_NAMES)
+        r->names = calloc(n, sizeof(*r->names));
     else if ((r->settled = calloc(n, sizeof(*r->settled))))
         r->copies = calloc(n, sizeof(*r->copies));
     p->keys = malloc(key_bytes);
-    if (p->keys && (r->publishes || r->removals || r->copies))
+    if (p->keys && (r->publishes || r->removals || r->names || r->copies))
         return p;
     tarn_pending_free(p);
     return NULL;
@@ -35,6 +37,7 @@ void tarn_pending_free(struct tarn_pending *p)
 {
     free(p->request.publishes);
     free(p->request.removals);
+    free(p->request.names);
     free(p->request.copies);
     free(p->request.settled);
     free(p->keys);

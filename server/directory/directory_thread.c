@@ -284,6 +284,7 @@ static void *directory_thread_main(void *arg)
         [TARN_REQUEST_REMOVE] = work_remove,   [TARN_REQUEST_SETTLED] = work_settled,
         [TARN_REQUEST_RESTORE] = work_restore, [TARN_REQUEST_WITHDRAW] = work_withdraw,
         [TARN_REQUEST_SCAN] = work_scan,       [TARN_REQUEST_LEAVE] = work_leave,
+        [TARN_REQUEST_NAMES] = work_names,
     };
     struct tarn_directory_thread *dt = arg;
     struct round round;

@@ -78,6 +78,7 @@ enum tarn_request_kind {
     TARN_REQUEST_SETTLED, /* finds copies that no reader can get any more */
     TARN_REQUEST_RESTORE, /* looks objects up; publishes what the directory lost, when `publish_missing` */
     TARN_REQUEST_WITHDRAW,
+    TARN_REQUEST_NAMES, /* writes, prolongs or removes names of leases */
     TARN_REQUEST_SCAN,  /* one page of the directory: withdraws void locations, its own and dead nodes' */
     TARN_REQUEST_LEAVE, /* removes the node's record, after all other requests */
     TARN_REQUEST_KINDS,
@@ -95,6 +96,7 @@ struct tarn_request {
                                             has the copy; EXISTS: another record has won its place; NOT_FOUND:
                                             the directory does not have it and will not */
     struct tarn_withdraw *withdraws;     /* WITHDRAW */
+    struct tarn_window_name *names;      /* NAMES */
     struct tarn_removal *removals;       /* REMOVE. Their answers count after AGAIN, too */
     struct tarn_copy_seen *copies;       /* SETTLED: n */
     bool *settled;                       /* SETTLED: out, for each */

@@ -106,6 +106,7 @@ int work_restore(struct tarn_directory_thread *dt, struct tarn_request *r);
 int work_withdraw(struct tarn_directory_thread *dt, struct tarn_request *r);
 int work_scan(struct tarn_directory_thread *dt, struct tarn_request *r);
 int work_leave(struct tarn_directory_thread *dt, struct tarn_request *r);
+int work_names(struct tarn_directory_thread *dt, struct tarn_request *r);
 
 /*
  * directory_thread_settled.c. The answer to a replace, a remove or SETTLED counts in a settled directory

@@ -429,3 +429,8 @@ int work_leave(struct tarn_directory_thread *dt, struct tarn_request *r)
 {
     return account(dt, tarn_directory_leave(dt->o.directory, r->record, call_deadline(dt)));
 }
+
+int work_names(struct tarn_directory_thread *dt, struct tarn_request *r)
+{
+    return account(dt, tarn_directory_name(dt->o.directory, r->names, r->n, call_deadline(dt)));
+}

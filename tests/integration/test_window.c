@@ -413,6 +413,49 @@ static void no_late_byte_after_a_recall(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* --- names -------------------------------------------------------------------------------------- */
+
+static struct tarn_lease *named(struct pair *p, const char *name)
+{
+    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    if (tarn_lease_publish(l, name, 0, 0))
+        fail_msg("publish: %s", tarn_last_error());
+    return l;
+}
+
+static void leases_have_names(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_reach *r;
+    world_node(p->w, "node0");
+    HARNESS_UNTIL(world_lists(p->w, "node0"), 5000);
+    struct tarn_client *c = world_client(p->w, NULL);
+    tarn_close(p->lender);
+    p->lender = c;
+    assert_int_equal(tarn_window_new(c, p->memory, BYTES, &p->window), 0);
+    struct tarn_lease *l = named(p, "kv.decode-0"), *other = lease(p, NULL, 0, 0);
+    assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
+    assert_int_equal(move(r, true, p->own, 100, 0), 0);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_lease_publish(other, "kv.decode-0", 0, 0), TARN_E_EXISTS);
+    assert_int_equal(tarn_lease_publish(other, "no name", 0, 0), TARN_E_INVALID);
+    assert_int_equal(tarn_reach(p->peer, "nobody", 0, &r), TARN_E_NOT_FOUND);
+    /* It outlives the node's record by far, as the node writes it again. */
+    for (int i = 0; i < 3; i++) {
+        poll(NULL, 0, 1000);
+        assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
+        tarn_reach_free(r);
+    }
+    assert_int_equal(tarn_lease_publish(other, "short", 300, 0), 0);
+    HARNESS_UNTIL(tarn_reach(p->peer, "short", 0, &r) == TARN_E_NOT_FOUND, 20000);
+    assert_int_equal(tarn_recall(other, 0), 0);
+    assert_int_equal(tarn_recall(l, 0), 0);
+    assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), TARN_E_STALE);
+    tarn_close(p->lender);
+    p->lender = NULL;
+    HARNESS_UNTIL(tarn_reach(p->peer, "kv.decode-0", 0, &r) == TARN_E_NOT_FOUND, 20000);
+}
+
 /* --- notifications ------------------------------------------------------------------------------ */
 
 static int tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t tag, const char *data)
@@ -645,6 +688,7 @@ int main(void)
         T(nothing_goes_through_a_recalled_lease),
         T(a_lease_ends_by_its_time),
         T(no_late_byte_after_a_recall),
+        T(leases_have_names),
         T(a_write_tells),
         T(a_full_queue_loses_nothing),
         T(expects_by_tag_and_number),
