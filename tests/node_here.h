@@ -75,7 +75,7 @@ static inline void start_here(struct here *e)
 
 static inline void stop_here(struct here *e)
 {
-    tarn_loop_stop(e->node->loop);
+    tarn_loop_stop(e->node->host.loop);
     pthread_join(e->thread, NULL);
     tarn_node_free(e->node);
     tarn_options_free(&tarn_node_program, &e->config, &e->parsed);
