@@ -24,12 +24,13 @@ static _Atomic uint64_t *list_of(struct tarn_open_link *l)
     return made;
 }
 
-static int enter(struct tarn_control_conn *conn, struct tarn_side *s, uint32_t window, uint64_t id,
+static int enter(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t link, uint32_t window, uint64_t id,
                  uint64_t deadline_ns, struct tarn_cancel *cancel, struct tarn_peer *p, redisReply **reply_p)
 {
     struct tarn_command *c = tarn_resp_command(conn->resp, "ENTER", s->ops->name, s->write ? "w" : "r", NULL);
     tarn_command_u64(c, window);
     tarn_command_gen(c, id);
+    tarn_command_gen(c, link);
     int rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
     if (rc == 0)
         rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
@@ -74,7 +75,7 @@ static int ask(struct tarn_open_link *l, uint32_t window, uint64_t id, uint64_t 
                                        cancel, &conn);
     if (rc != 0)
         return rc;
-    rc = enter(conn, l->side, window, id, deadline_ns, cancel, &p, &reply);
+    rc = enter(conn, l->side, l->link->id, window, id, deadline_ns, cancel, &p, &reply);
     if (rc == 0) {
         rc = learn(l, &p);
         freeReplyObject(reply);

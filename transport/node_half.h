@@ -92,7 +92,7 @@ struct tarn_attach {
     void (*done)(struct tarn_attach *a);
     /* out */
     struct tarn_reason result;   /* in done: code 0, or the failure */
-    uint64_t link;               /* what detach_link() takes; 0: nothing does */
+    uint64_t link;               /* what detach_link() takes; 0: nothing does. In: of enter(), the link that learns */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];                 /* for SCM_RIGHTS; the node closes fds[i] after sending if close_fds[i] */
     bool close_fds[56];
@@ -115,6 +115,9 @@ struct tarn_node_half_ops {
      * so by serves(). */
     void (*lend)(struct tarn_node_half *h, uint32_t window);
     void (*withdraw)(struct tarn_node_half *h, uint32_t window);
+    /* After this nobody can touch the window's memory through what enter() has told so far. One-sided
+     * transports to other hosts; sessions must enter again. */
+    void (*cut)(struct tarn_node_half *h, uint32_t window);
     /* A session enters a window: answers what the client half's learn() takes, as attach() does. */
     int (*enter)(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a);
     /* Can clients reach the pool? */

@@ -175,6 +175,7 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
     static struct tarn_attach a; /* large; one thread uses it */
     uint64_t window, id;
     (void)n;
+    a.link = 0;
     a.write = !strcasecmp(args[2]->str, "w");
     a.local = c->local;
     a.session = c->session->id;
@@ -183,6 +184,8 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_arg_u64(args[3], "window", 10, TARN_WINDOWS_MAX - 1, &window);
     if (!rc)
         rc = tarn_arg_u64(args[4], "id", 16, UINT64_MAX, &id);
+    if (!rc)
+        rc = tarn_arg_u64(args[5], "link", 16, UINT64_MAX, &a.link);
     if (!rc)
         rc = tarn_lent_may_enter(&lender_of(c->host)->lent, (uint32_t)window, id, c->session->id, a.write);
     if (!rc && !t->ops->serves(t->half, (uint32_t)window))
@@ -224,8 +227,8 @@ static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
 static const struct tarn_control_command commands[] = {
     {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,
      "<window> <slot> <gen> <tag> <data>: a write is complete"},
-    {"ENTER", command_enter, 5, 0, 0, TARN_SESSION,
-     "<transport> <r|w> <window> <id>: how the transport reaches it"},
+    {"ENTER", command_enter, 6, 0, 0, TARN_SESSION,
+     "<transport> <r|w> <window> <id> <link>: how the transport reaches it"},
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},
     {"REACH", command_reach, 5, 0, 0, TARN_SESSION, "<window> <slot> <gen> <token>: what reaches a lease"},
 };

@@ -293,10 +293,11 @@ static void descriptors_that_were_cut_or_altered(void **state)
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++) {
         snprintf(bad, sizeof(bad), "%.*s", (int)i, text);
-        assert_int_equal(tarn_reach(p->peer, bad, 0, &r), TARN_E_INVALID);
+        int rc = tarn_reach(p->peer, bad, 0, &r); /* a word alone is a name */
+        assert_int_equal(rc, i > 0 && i <= strlen("tarn-window") ? TARN_E_NOT_FOUND : TARN_E_INVALID);
         memcpy(bad, text, n + 1);
         bad[i] = bad[i] == '3' ? '4' : '3';
-        int rc = tarn_reach(p->peer, bad, 0, &r);
+        rc = tarn_reach(p->peer, bad, 0, &r);
         assert_true(rc == TARN_E_INVALID || rc == TARN_E_VERSION);
     }
     snprintf(bad, sizeof(bad), "%s0", text);

@@ -61,6 +61,7 @@ const struct tarn_node_half_ops tarn_cuda_ipc_node_ops = {
     .serve = ipc_serve,
     .lend = tarn_no_lend,
     .withdraw = tarn_no_lend,
+    .cut = tarn_no_lend,
     .enter = tarn_no_enter,
     .serves = tarn_share_serves,
     .describe = ipc_describe,

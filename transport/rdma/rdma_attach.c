@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
+#include <tarn/window.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "transport/answer.h"
 #include "transport/rdma/rdma_link.h"
 
-#define POOLS_MAX 64
+#define POOLS_MAX TARN_WINDOWS_MAX
 #define SLICES_MAX 65536
 #define GRACE_NS (20 * TARN_NS_PER_MS) /* how long to wait for further lanes once one is up */
 
@@ -54,7 +56,7 @@ static int read_pools(struct tarn_rdma_link *l, struct tarn_answer *a)
 {
     uint32_t n = (uint32_t)tarn_answer_number(a, 10, POOLS_MAX);
     int rc = 0;
-    if (a->failed || n == 0)
+    if (a->failed || (n == 0 && !l->windows))
         return tarn_answer_malformed(a);
     l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index; a pool may be missing */
     if (!l->pools)
@@ -78,6 +80,27 @@ static int read_end(struct tarn_rdma_lane *n, const char *text, size_t bytes)
         return 0;
     n->named = true;
     return tarn_endpoint_parse(text, bytes, &n->peer);
+}
+
+/* "v1 1 POOL": a window, known already or not. */
+int tarn_rdma_learn(struct tarn_link *link, const struct tarn_peer *p)
+{
+    struct tarn_rdma_link *l = tarn_rdma_link(link);
+    struct tarn_answer a;
+    int rc = tarn_answer_begin(&a, link, p->text);
+    if (rc)
+        return rc;
+    uint64_t n = tarn_answer_number(&a, 10, 1);
+    struct tarn_answer ahead = a;
+    uint64_t index = tarn_answer_number(&ahead, 10, l->npools - 1);
+    if (ahead.failed || n != 1)
+        return tarn_answer_malformed(&a);
+    l->pools[index] = (struct tarn_rdma_peer_memory){0};
+    for (uint32_t k = 0; k < l->nlanes; k++) {
+        free(l->lanes[k].pools[index].slices);
+        l->lanes[k].pools[index].slices = NULL;
+    }
+    return read_pool(l, &a);
 }
 
 int tarn_rdma_read_answer(struct tarn_rdma_link *l, const char *text)

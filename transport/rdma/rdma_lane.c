@@ -144,6 +144,8 @@ void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64
     if (bytes >= MEASURED_BYTES)
         s->queued_ns = tarn_now_ns();
     tarn_cursor_skip(&s->cursor, job->pieces, job->npieces, offset);
+    if (job->work->runs)
+        s->far = tarn_cursor_at(job->work->runs, job->work->nruns, job->work->offset + offset);
     n->queued += bytes;
 }
 
@@ -169,11 +171,24 @@ static void ask_completion(struct tarn_rdma_lane *n, struct chain *c)
     n->silent = 0;
 }
 
-/* Bytes that one work request may move from the strip's position: at most to the end of the remote slice. */
-static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s, uint64_t at)
+/* Where in the pool the strip's position is, and for how many bytes on. */
+static uint64_t far_at(const struct tarn_strip *s, uint64_t *bytes)
 {
     const struct tarn_work *w = s->job->work;
-    uint64_t left = s->bytes - s->posted, slice = n->link->pools[w->pool].slice_bytes,
+    struct tarn_cursor far = s->far;
+    void *at;
+    *bytes = s->bytes - s->posted;
+    if (!w->runs)
+        return w->offset + s->offset + s->posted;
+    *bytes = tarn_cursor_next(&far, w->runs, w->nruns, *bytes, &at);
+    return (uintptr_t)at;
+}
+
+/* Bytes that one work request may move from there: at most to the end of the remote slice. */
+static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s, uint64_t at, uint64_t left)
+{
+    const struct tarn_work *w = s->job->work;
+    uint64_t slice = n->link->pools[w->pool].slice_bytes,
              to_end = slice - at % slice;
     uint64_t most = left < to_end ? left : to_end;
     uint64_t longest = s->job->put ? n->rail->max_write : n->rail->max_message;
@@ -213,16 +228,18 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
 {
     const struct tarn_work *w = s->job->work;
     const struct tarn_rdma_peer_memory *m = &n->link->pools[w->pool];
-    uint64_t at = w->offset + s->offset + s->posted;
+    uint64_t run, at = far_at(s, &run);
     struct ibv_send_wr *wr = add_wr(n, c, n->next, PART);
     wr->opcode = s->job->put ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     wr->wr.rdma.remote_addr = m->arena + at;
     wr->wr.rdma.rkey = n->pools[w->pool].slices[at / m->slice_bytes];
-    uint64_t bytes = fill_sges(n, s, wr, reach(n, s, at));
+    uint64_t bytes = fill_sges(n, s, wr, reach(n, s, at, run));
     if (bytes == 0)
         return tarn_fail(TARN_E_INVALID, "node %s: rdma: a piece of the work is not registered",
                          n->link->link.node);
     s->posted += bytes;
+    if (w->runs)
+        tarn_cursor_skip(&s->far, w->runs, w->nruns, bytes);
     c->bytes += bytes;
     if (s->posted < s->bytes)
         return 0;

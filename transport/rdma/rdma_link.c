@@ -212,6 +212,8 @@ static bool inside(const struct tarn_rdma_link *l, const struct tarn_work *w)
     if (w->pool >= l->npools)
         return false;
     const struct tarn_rdma_peer_memory *m = &l->pools[w->pool];
+    if (w->runs)
+        return w->slot < m->nslots && w->runs_end <= m->bytes;
     return w->slot < m->nslots && w->offset <= m->bytes && w->bytes <= m->bytes - w->offset;
 }
 
@@ -242,7 +244,7 @@ static int submit(struct tarn_rdma_link *l, struct tarn_work *w, bool put)
         seek_rail(l);
     if (l->broken)
         return TARN_E_AGAIN; /* progress() must report the end: only then do callers let go of the link */
-    if (!inside(l, w) || tarn_gen_readable(w->gen) == put)
+    if (!inside(l, w) || tarn_gen_readable(w->gen) == (put && !w->runs))
         return tarn_link_stale(&l->link, w->pool, w->slot);
     if (put && w->bytes == 0) {
         w->status = 0;
@@ -517,6 +519,7 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
         return TARN_E_NO_MEMORY;
     l->local = tarn_rdma_local(p->local);
     l->tick_base_ns = p->tick_base_ns;
+    l->windows = p->windows;
     l->usual_ns = SPIN_NS / 4;
     l->strip_ended = strip_ended;
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -581,7 +584,7 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .unmap = tarn_rdma_unmap,
     .offer = rdma_offer,
     .connect = rdma_connect,
-    .learn = tarn_no_learn,
+    .learn = tarn_rdma_learn,
     .get = rdma_get,
     .put = rdma_put,
     .progress = rdma_progress,

@@ -68,6 +68,7 @@ struct tarn_strip {
     uint64_t queued_ns;
     bool falling; /* its generation arrives in the falling half of `landing` */
     struct tarn_cursor cursor;
+    struct tarn_cursor far; /* windows: in the work's runs */
 };
 
 /*
@@ -138,7 +139,7 @@ struct tarn_rdma_link {
     struct tarn_link link;
     struct tarn_rdma_local *local;
     uint64_t tick_base_ns;
-    bool broken;
+    bool broken, windows; /* windows: the peer lends windows */
     uint64_t whole_ns; /* when a missing rail should be back; 0: none is missing */
     uint64_t quiet_ns; /* time of the last completion or look at the ports; 0: none noted */
     int epoll_fd;      /* watches the lanes' channels */
@@ -191,6 +192,8 @@ void tarn_touch_finish(struct tarn_rdma_link *l);
 
 /* rdma_attach.c. Reads the lanes and pools that the node's answer names. */
 int tarn_rdma_read_answer(struct tarn_rdma_link *l, const char *text);
+/* The transport's learn(). */
+int tarn_rdma_learn(struct tarn_link *link, const struct tarn_peer *p);
 /* Begins to join the named lanes. */
 int tarn_rdma_lanes_begin(struct tarn_rdma_link *l);
 /* Takes joined lanes into use and notes lost ones. */

@@ -100,9 +100,10 @@ static int register_pool(struct tarn_rdma_node *s, uint32_t i)
     if (!rc)
         rc = tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->gen, p->nslots * sizeof *p->gen,
                              IBV_ACCESS_REMOTE_READ, &served->gen);
-    return rc ? rc
-              : tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->touch, p->nslots * sizeof *p->touch,
-                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &served->touch);
+    if (rc || !p->touch) /* windows have no times of last use */
+        return rc;
+    return tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->touch, p->nslots * sizeof *p->touch,
+                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &served->touch);
 }
 
 static void unregister_pool(struct served_pool *served)
@@ -115,6 +116,7 @@ static void unregister_pool(struct served_pool *served)
     tarn_region_free(served->touch);
     free(served->read);
     free(served->write);
+    *served = (struct served_pool){0};
 }
 
 /* A GPU pool that the devices refuse is left to other transports. */
@@ -186,7 +188,7 @@ static int join(struct tarn_rdma_node *s, const struct tarn_endpoint *end, uint3
 
 static bool rdma_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    return !node_of(h)->served[pool].refused;
+    return node_of(h)->served[pool].nslices > 0 && !node_of(h)->served[pool].refused;
 }
 
 static uint32_t count_served(const struct tarn_rdma_node *s)
@@ -208,7 +210,8 @@ static void add_pool(const struct tarn_rdma_node *s, uint32_t i, bool write, con
     for (uint32_t k = 0; k < n; k++) {
         if (rails[k] < 0)
             continue;
-        tarn_buf_printf(out, " %x %x", served->gen->mr[rails[k]]->rkey, served->touch->mr[rails[k]]->rkey);
+        tarn_buf_printf(out, " %x %x", served->gen->mr[rails[k]]->rkey,
+                        served->touch ? served->touch->mr[rails[k]]->rkey : 0);
         for (uint32_t j = 0; j < served->nslices; j++)
             tarn_buf_printf(out, " %x", slices[j]->mr[rails[k]]->rkey);
     }
@@ -226,8 +229,9 @@ static int answer(const struct tarn_rdma_node *s, const struct joined *j, const 
             tarn_endpoint_format(&own[k], end);
         tarn_buf_printf(&out, " %s", end);
     }
-    tarn_buf_printf(&out, " %u", count_served(s));
-    for (uint32_t i = 0; i < s->half.serve.npools; i++)
+    bool windows = s->half.serve.guard.pin_lease; /* they are entered one by one */
+    tarn_buf_printf(&out, " %u", windows ? 0 : count_served(s));
+    for (uint32_t i = 0; !windows && i < s->half.serve.npools; i++)
         if (rdma_serves(&s->half, i))
             add_pool(s, i, a->write, rails, n, &out);
     bool fits = !out.failed && out.bytes < sizeof a->text;
@@ -367,6 +371,68 @@ static void rdma_detach(struct tarn_node_half *h, uint64_t session)
     cut_off_all(node_of(h), take_links(node_of(h), session, 0));
 }
 
+/* --- windows ------------------------------------------------------------------------------------ */
+
+static void rdma_lend(struct tarn_node_half *h, uint32_t window)
+{
+    struct tarn_rdma_node *s = node_of(h);
+    if (serve_pool(s, window) == 0)
+        return;
+    tarn_log(h->serve.log, TARN_LOG_WARN, "rdma", "msg=\"a window is not offered by rdma\" cause=\"%s\"",
+             tarn_last_error());
+    unregister_pool(&s->served[window]);
+}
+
+static void rdma_withdraw(struct tarn_node_half *h, uint32_t window)
+{
+    unregister_pool(&node_of(h)->served[window]);
+}
+
+/* The keys of before are void then. */
+static void rdma_cut(struct tarn_node_half *h, uint32_t window)
+{
+    rdma_withdraw(h, window);
+    rdma_lend(h, window);
+}
+
+/* The node's rails of a link; -1: none. Returns for how many of the client's ends; 0: there is no such link. */
+static uint32_t rails_of(struct tarn_rdma_node *s, uint64_t session, uint64_t link, int rails[TARN_RAILS_MAX])
+{
+    struct joined *j;
+    uint32_t n = 0;
+    pthread_mutex_lock(&s->lock);
+    DL_FOREACH (s->links, j)
+        if (j->session == session && j->id == link) {
+            n = j->offer.n;
+            for (uint32_t k = 0; k < n; k++)
+                rails[k] = j->qp[k] ? (int)j->rail[k] : -1;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+static int rdma_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a)
+{
+    struct tarn_rdma_node *s = node_of(h);
+    struct tarn_buf out = {0};
+    int rails[TARN_RAILS_MAX];
+    uint32_t n = rails_of(s, a->session, a->link, rails);
+    if (n == 0)
+        return tarn_fail(TARN_E_NODE_DOWN, "ENTER rdma: the session has no such link: attach again");
+    tarn_buf_printf(&out, "v1 1");
+    add_pool(s, window, a->write, rails, n, &out);
+    bool fits = !out.failed && out.bytes < sizeof a->text;
+    if (fits)
+        memcpy(a->text, out.data, out.bytes + 1);
+    tarn_buf_free(&out);
+    a->nfds = 0;
+    return fits ? 0
+                : tarn_fail(TARN_E_UNSUPPORTED,
+                            "ENTER rdma: the keys of window %u on %u rails do not fit an answer of %zu bytes: use "
+                            "fewer rails or smaller windows",
+                            window, n, sizeof a->text);
+}
+
 /* --- serve, stop -------------------------------------------------------------------------------- */
 
 /* As configured, but at most what the devices accept. */
@@ -388,7 +454,8 @@ static int serve_all(struct tarn_rdma_node *s)
             return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
     }
     for (uint32_t i = 0; !rc && i < s->half.serve.npools; i++)
-        rc = serve_pool(s, i);
+        if (s->half.serve.pools[i].bytes)
+            rc = serve_pool(s, i);
     if (rc)
         return rc;
     int error = tarn_thread_start(&s->thread, join_links, s);
@@ -469,9 +536,10 @@ const struct tarn_node_half_ops tarn_rdma_node_ops = {
     .caps = TARN_RDMA_CAPS,
     .probe = tarn_rdma_probe,
     .serve = rdma_serve,
-    .lend = tarn_no_lend,
-    .withdraw = tarn_no_lend,
-    .enter = tarn_no_enter,
+    .lend = rdma_lend,
+    .withdraw = rdma_withdraw,
+    .cut = rdma_cut,
+    .enter = rdma_enter,
     .serves = rdma_serves,
     .describe = rdma_describe,
     .attach = rdma_attach,

@@ -36,6 +36,7 @@ const struct tarn_node_half_ops tarn_shm_node_ops = {
     .serve = shm_serve,
     .lend = tarn_share_lend,
     .withdraw = tarn_share_withdraw,
+    .cut = tarn_no_lend,
     .enter = shm_enter,
     .serves = tarn_share_serves,
     .describe = shm_describe,

@@ -365,6 +365,7 @@ const struct tarn_node_half_ops tarn_tcp_node_ops = {
     .serve = tcp_serve,
     .lend = tarn_no_lend,
     .withdraw = tarn_no_lend,
+    .cut = tarn_no_lend,
     .enter = tarn_no_enter,
     .serves = tcp_serves,
     .describe = tcp_describe,

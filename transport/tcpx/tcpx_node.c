@@ -395,6 +395,7 @@ const struct tarn_node_half_ops tarn_tcpx_node_ops = {
     .serve = tcpx_serve,
     .lend = tarn_no_lend,
     .withdraw = tarn_no_lend,
+    .cut = tarn_no_lend,
     .enter = tarn_no_enter,
     .serves = tarn_tcpx_serves,
     .describe = tcpx_describe,
