@@ -77,7 +77,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .guard = tarn_store_guard(n->store),
     };
     serve.pools = tarn_store_pools(n->store, &serve.npools);
-    return tarn_host_serve(&n->host, &serve, n->config->transports);
+    return tarn_host_serve(&n->host, &serve, n->config->transports, n->config->transports != NULL);
 }
 
 /* After the transports, which may pin memory as they find it. */

@@ -195,6 +195,8 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
         rc = t->ops->enter(t->half, (uint32_t)window, &a);
     if (rc)
         return rc;
+    if (a.write && t->ops->cut != tarn_no_lend)
+        tarn_lent_entered(&lender_of(c->host)->lent, (uint32_t)window);
     tarn_conn_send_fds(c, &a);
     tarn_resp_add_array(&c->out, 2);
     tarn_resp_add_string(&c->out, a.text, strlen(a.text));
@@ -271,6 +273,11 @@ static void *run(void *arg)
     return NULL;
 }
 
+static bool lends(const char *transport)
+{
+    return !strcmp(transport, "shm") || !strcmp(transport, "tcp");
+}
+
 static int serve(struct tarn_lender *l, const char *host)
 {
     const struct tarn_client *c = l->client;
@@ -284,7 +291,15 @@ static int serve(struct tarn_lender *l, const char *host)
         .npools = TARN_WINDOWS_MAX,
         .guard = tarn_lent_guard(&l->lent),
     };
-    return tarn_host_serve(&l->host, &s, "shm,tcp");
+    char names[64] = "";
+    for (int t = 0; t < c->ntransports; t++)
+        if (lends(c->transports[t]->name))
+            snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", names[0] ? "," : "",
+                     c->transports[t]->name);
+    if (!names[0])
+        return tarn_fail(TARN_E_CONFIG,
+                         "window: none of the client's transports lends windows: shm and tcp do");
+    return tarn_host_serve(&l->host, &s, names, false);
 }
 
 struct errand {
@@ -305,6 +320,22 @@ static void run_errand(void *arg)
     e->done = true;
     pthread_cond_signal(&e->over);
     pthread_mutex_unlock(&e->lock);
+}
+
+static int cut(struct tarn_lender *l, void *arg)
+{
+    const struct tarn_window *w = arg;
+    for (uint32_t i = 0; i < l->host.ntransports; i++)
+        l->host.transports[i].ops->cut(l->host.transports[i].half, w->index);
+    return 0;
+}
+
+int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_window *w = lease->window;
+    struct tarn_lent *lent = &w->lender->lent;
+    int rc = tarn_lent_end(lent, lease) ? tarn_lender_run(w->lender, cut, w) : 0;
+    return rc ? rc : tarn_lent_recall(lent, lease, deadline_ns, cancel);
 }
 
 int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg)

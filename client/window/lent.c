@@ -295,6 +295,25 @@ static void end(struct tarn_lent *l, struct tarn_lease *lease)
     pthread_cond_broadcast(&l->told);
 }
 
+void tarn_lent_entered(struct tarn_lent *l, uint32_t window)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->windows[window])
+        l->windows[window]->entered = true;
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease)
+{
+    pthread_mutex_lock(&l->lock);
+    end(l, lease);
+    bool entered = lease->write && lease->writers && lease->window->entered;
+    if (entered)
+        lease->window->entered = false;
+    pthread_mutex_unlock(&l->lock);
+    return entered;
+}
+
 void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns)
 {
     pthread_mutex_lock(&l->lock);

@@ -60,6 +60,7 @@ struct tarn_window {
     char tokens[2][TARN_WINDOW_TOKEN / 2 + 1]; /* [write] */
     struct tarn_lease *leases;
     struct tarn_window_grant *grants;
+    bool entered;                     /* by a writer of another host, since they were last cut off */
     struct tarn_lent_notice *notices; /* oldest first */
     uint32_t nnotices;
     int notice_fd; /* an eventfd: readable while there are notices */
@@ -111,6 +112,11 @@ void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w);
 
 /* Makes a lease that is still without a slot; `bytes` and the runs are set. */
 int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_lease *lease);
+/* A session can write to the window by itself from now on, from another host. */
+void tarn_lent_entered(struct tarn_lent *l, uint32_t window);
+/* Nothing begins any more under this lease. True: a writer from another host may be at it, so it must be cut
+ * off (all that have entered the window are). */
+bool tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease);
 /* Waits until nobody is at the runs, then gives the slot back. BUSY, CANCELED: somebody still is. */
 int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
                      struct tarn_cancel *cancel);

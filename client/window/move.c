@@ -94,6 +94,14 @@ static int in_doubt(const struct batch *b, int code, const char *what)
                                b->write ? "; until the lease ends, bytes of the write may still arrive" : "");
 }
 
+/* Can nothing of the first try arrive any more? The lender has cut off what a closed link of a one-sided
+ * transport had posted. */
+static bool may_repeat(const struct batch *b, const struct job *j)
+{
+    bool cut_off = j->x.fl && !j->x.fl->loose && (j->way.side->ops->caps & TARN_CAP_ONE_SIDED);
+    return (!b->write || cut_off) && tarn_now_ns() < b->deadline_ns;
+}
+
 static void broken(struct batch *b, struct job *j)
 {
     if (!b->write && !j->x.fresh && tarn_now_ns() < b->deadline_ns) { /* a pooled link has died */
@@ -149,6 +157,12 @@ static void done(struct batch *b, struct job *j)
         break;
     case TARN_E_NODE_DOWN:
         broken(b, j);
+        break;
+    case TARN_E_AGAIN: /* its link was closed for another transfer's sake */
+        if (may_repeat(b, j))
+            post(b, j);
+        else
+            finish(b, j, in_doubt(b, TARN_E_NODE_DOWN, "another transfer has broken the link"));
         break;
     case TARN_E_AUTH: /* the session has ended; nothing was moved */
         shown_again(b, j);

@@ -106,7 +106,7 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
     int rc = tarn_client_enter(c);
     while (!rc && w->leases) {
         struct tarn_lease *lease = w->leases;
-        rc = tarn_lent_recall(&w->lender->lent, lease, deadline, cancel);
+        rc = tarn_lender_recall(lease, deadline, cancel);
         if (!rc)
             tarn_lease_free(lease);
     }
@@ -200,8 +200,7 @@ int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
     struct tarn_cancel own;
     int rc = tarn_client_enter(c);
     if (!rc)
-        rc = tarn_lent_recall(&l->window->lender->lent, l, tarn_client_deadline(c, timeout_ms),
-                              tarn_client_cancel(c, &own));
+        rc = tarn_lender_recall(l, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own));
     if (!rc)
         tarn_lease_free(l);
     return rc;

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "transport/host/commands.h"
 
-int tarn_host_serve(struct tarn_host *h, const struct tarn_serve *serve, const char *wanted)
+int tarn_host_serve(struct tarn_host *h, const struct tarn_serve *serve, const char *wanted, bool strict)
 {
     const struct tarn_node_half_ops *ops[TARN_TRANSPORTS_MAX];
     int found = tarn_node_half_select(wanted, h->log, ops, TARN_TRANSPORTS_MAX);
@@ -13,7 +13,7 @@ int tarn_host_serve(struct tarn_host *h, const struct tarn_serve *serve, const c
     for (int i = 0; i < found; i++) {
         struct tarn_node_half *half;
         int rc = ops[i]->serve(serve, &half);
-        if (rc && !wanted) { /* nobody has asked for just this one */
+        if (rc && !strict) {
             tarn_log(h->log, TARN_LOG_WARN, "host",
                      "msg=\"a transport is not offered\" transport=%s cause=\"%s\"", ops[i]->name,
                      tarn_last_error());

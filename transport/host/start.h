@@ -7,8 +7,8 @@
 #include "transport/host/host.h"
 
 /* Serves on the host's transports, one after the other. `wanted`: a comma list; NULL: all that this machine
- * has, and those that fail are left out with a line in the log. */
-int tarn_host_serve(struct tarn_host *h, const struct tarn_serve *serve, const char *wanted);
+ * has. strict: it fails if one does; else those are left out with a line in the log. */
+int tarn_host_serve(struct tarn_host *h, const struct tarn_serve *serve, const char *wanted, bool strict);
 /* Opens both sockets; *listen gets the port taken. BUSY: another program has the port or socket. */
 int tarn_host_listen(struct tarn_host *h, struct tarn_addr *listen, const struct tarn_addr *unix_addr);
 /* Ends connections, sessions, transports and their ATTACHes, in this order. The loop does not run. */

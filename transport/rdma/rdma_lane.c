@@ -188,8 +188,7 @@ static uint64_t far_at(const struct tarn_strip *s, uint64_t *bytes)
 static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s, uint64_t at, uint64_t left)
 {
     const struct tarn_work *w = s->job->work;
-    uint64_t slice = n->link->pools[w->pool].slice_bytes,
-             to_end = slice - at % slice;
+    uint64_t slice = n->link->pools[w->pool].slice_bytes, to_end = slice - at % slice;
     uint64_t most = left < to_end ? left : to_end;
     uint64_t longest = s->job->put ? n->rail->max_write : n->rail->max_message;
     if (!s->job->put && longest > READ_BYTES)
@@ -465,6 +464,10 @@ static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
                          node, rail, what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
+        if (n->link->windows)
+            return tarn_fail(TARN_E_STALE,
+                             "node %s: rdma %s: %s: the lease has ended, or another of its window", node,
+                             rail, what);
         return tarn_fail(TARN_E_NODE_DOWN,
                          "node %s: rdma %s: %s: its keys are void, as after a restart: connect again", node,
                          rail, what);
@@ -496,10 +499,10 @@ static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
 }
 
 /* Only the bytes of a work can cause this error. */
-static void blame(struct tarn_rdma_lane *n, uint64_t wr_id)
+static void blame(struct tarn_rdma_lane *n, uint64_t wr_id, int status)
 {
     if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)
-        strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
+        strip_at(n, wr_id >> STRIP_BIT)->job->status = status;
 }
 
 int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
@@ -516,8 +519,8 @@ int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
         for (int i = 0; i < got; i++) {
             if (wc[i].status != IBV_WC_SUCCESS) {
                 int rc = failed(n, &wc[i]);
-                if (rc == TARN_E_INVALID)
-                    blame(n, wc[i].wr_id);
+                if (rc == TARN_E_INVALID || rc == TARN_E_STALE)
+                    blame(n, wc[i].wr_id, rc);
                 return rc;
             }
             completed(n, wc[i].wr_id);

@@ -326,6 +326,10 @@ static int step(struct tarn_rdma_link *l)
         if (!l->lanes[k].joined)
             continue;
         int done = lane_progress(&l->lanes[k]);
+        if (done == TARN_E_STALE) { /* keys of a window are void: others' works may be tried on a new link */
+            break_link(l, TARN_E_AGAIN);
+            return TARN_E_AGAIN;
+        }
         if (done < 0 && (done == TARN_E_INVALID || !lose_lane(l, &l->lanes[k]))) {
             break_link(l, TARN_E_NODE_DOWN);
             return TARN_E_NODE_DOWN;
