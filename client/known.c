@@ -24,8 +24,9 @@ static _Atomic uint64_t *list_of(struct tarn_open_link *l)
     return made;
 }
 
-static int enter(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t link, uint32_t window, uint64_t id,
-                 uint64_t deadline_ns, struct tarn_cancel *cancel, struct tarn_peer *p, redisReply **reply_p)
+static int enter(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t link, uint32_t window,
+                 uint64_t id, uint64_t deadline_ns, struct tarn_cancel *cancel, struct tarn_peer *p,
+                 redisReply **reply_p)
 {
     struct tarn_command *c = tarn_resp_command(conn->resp, "ENTER", s->ops->name, s->write ? "w" : "r", NULL);
     tarn_command_u64(c, window);

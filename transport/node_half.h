@@ -91,8 +91,8 @@ struct tarn_attach {
     _Atomic bool gone; /* nobody waits for the answer any more, so attach() may fail */
     void (*done)(struct tarn_attach *a);
     /* out */
-    struct tarn_reason result;   /* in done: code 0, or the failure */
-    uint64_t link;               /* what detach_link() takes; 0: nothing does. In: of enter(), the link that learns */
+    struct tarn_reason result; /* in done: code 0, or the failure */
+    uint64_t link; /* what detach_link() takes; 0: nothing does. In: of enter(), the link that learns */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];                 /* for SCM_RIGHTS; the node closes fds[i] after sending if close_fds[i] */
     bool close_fds[56];

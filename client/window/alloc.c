@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/map.h"
 
-#define HUGE_2MB (21u << 26) /* MFD_HUGE_2MB of linux/memfd.h */
+#define HUGE_2MB (21u << 26) /* MFD_HUGE_2MB of memfd_create(2) */
 
 struct allocation {
     struct allocation *next;

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/option/option_value.h"
 #include "server/control/info.h"
-#include "server/control/names.h"
 
 #define LOG_LEVEL "log-level" /* the option that CONFIG SET changes */
 

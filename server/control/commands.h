@@ -5,6 +5,7 @@
  *   commands_data.c       RESERVE, ABORT and other commands of the store
  *   commands_directory.c  COMMIT
  *   commands_displaced.c  DELETE, RELEASE, SETTLED: they free copies on all nodes
+ *   names.c               LEND, UNLEND
  * transport/host/commands.h has those that every host has.
  */
 #ifndef TARN_SERVER_COMMANDS_H
@@ -26,7 +27,7 @@ void tarn_node_greet(struct tarn_conn *c);
 
 tarn_command_fn tarn_command_reserve, tarn_command_abort, tarn_command_pin, tarn_command_unpin,
     tarn_command_pinned, tarn_command_touch, tarn_command_evict, tarn_command_commit, tarn_command_delete,
-    tarn_command_release, tarn_command_settled;
+    tarn_command_release, tarn_command_settled, tarn_command_lend, tarn_command_unlend;
 
 /* --- commands_data.c ----------------------------------------------------------------------------- */
 

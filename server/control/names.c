@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "metadata/records.h"
+#include "server/control/commands.h"
 #include "server/control/pending.h"
 
 #define NAMES_MAX 4096

@@ -11,9 +11,8 @@
 #ifndef TARN_SERVER_NAMES_H
 #define TARN_SERVER_NAMES_H
 
-#include "server/control/commands.h"
+#include "server/parts.h"
 
-tarn_command_fn tarn_command_lend, tarn_command_unlend;
 /* At each heartbeat. */
 void tarn_names_tick(struct tarn_node *n);
 /* The session is gone. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parser of leases' descriptors, as they are, and with a right hash behind them, which altered ones
- * lack. What is accepted must survive another round.
+ * Fuzzes the parser of leases' descriptors, as they are, and with a right hash behind them, which altered
+ * ones lack. What is accepted must survive another round.
  */
 #include <inttypes.h>
 #include <stdio.h>

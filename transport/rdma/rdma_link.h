@@ -140,9 +140,9 @@ struct tarn_rdma_link {
     struct tarn_rdma_local *local;
     uint64_t tick_base_ns;
     bool broken, windows; /* windows: the peer lends windows */
-    uint64_t whole_ns; /* when a missing rail should be back; 0: none is missing */
-    uint64_t quiet_ns; /* time of the last completion or look at the ports; 0: none noted */
-    int epoll_fd;      /* watches the lanes' channels */
+    uint64_t whole_ns;    /* when a missing rail should be back; 0: none is missing */
+    uint64_t quiet_ns;    /* time of the last completion or look at the ports; 0: none noted */
+    int epoll_fd;         /* watches the lanes' channels */
     uint32_t nlanes, npools;
     struct tarn_rdma_lane lanes[TARN_RAILS_MAX];
     struct tarn_rdma_peer_memory *pools;

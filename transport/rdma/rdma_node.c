@@ -395,7 +395,8 @@ static void rdma_cut(struct tarn_node_half *h, uint32_t window)
     rdma_lend(h, window);
 }
 
-/* The node's rails of a link; -1: none. Returns for how many of the client's ends; 0: there is no such link. */
+/* The node's rails of a link; -1: none. Returns for how many of the client's ends; 0: there is no such link.
+ */
 static uint32_t rails_of(struct tarn_rdma_node *s, uint64_t session, uint64_t link, int rails[TARN_RAILS_MAX])
 {
     struct joined *j;
@@ -427,10 +428,11 @@ static int rdma_enter(struct tarn_node_half *h, uint32_t window, struct tarn_att
     tarn_buf_free(&out);
     a->nfds = 0;
     return fits ? 0
-                : tarn_fail(TARN_E_UNSUPPORTED,
-                            "ENTER rdma: the keys of window %u on %u rails do not fit an answer of %zu bytes: use "
-                            "fewer rails or smaller windows",
-                            window, n, sizeof a->text);
+                : tarn_fail(
+                      TARN_E_UNSUPPORTED,
+                      "ENTER rdma: the keys of window %u on %u rails do not fit an answer of %zu bytes: use "
+                      "fewer rails or smaller windows",
+                      window, n, sizeof a->text);
 }
 
 /* --- serve, stop -------------------------------------------------------------------------------- */
