@@ -94,7 +94,7 @@ static void refused(struct tarn_transfer *x, int status)
 /* Gives the work to the link, which must know its window. As get() and put() return. */
 static int give(struct tarn_open_link *l, struct tarn_transfer *x, struct tarn_cancel *cancel)
 {
-    int rc = x->window_id ? tarn_link_know(l, x->work.pool, x->window_id, x->deadline_ns, cancel) : 0;
+    int rc = x->work.lease ? tarn_link_know(l, &x->work, x->deadline_ns, cancel) : 0;
 
     if (rc != 0)
         return rc;

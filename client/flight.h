@@ -35,7 +35,6 @@ enum tarn_end {
 
 struct tarn_transfer {
     struct tarn_work work;
-    uint64_t window_id; /* of the window that the work names; 0: a pool */
     struct tarn_transfer *prev, *next;
     struct tarn_flight_link *fl;
     uint64_t deadline_ns, patience_ns;

@@ -6,9 +6,13 @@
 
 #include <tarn/window.h>
 
+#include "base/clock.h"
+#include "base/container.h"
 #include "client/client.h"
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
+
+#define LEAVE_NS (50 * TARN_NS_PER_MS) /* for a connection; without one, the next recall costs more */
 
 /* The list of what the link knows; threads that share the link may make it at once. NULL: out of memory. */
 static _Atomic uint64_t *list_of(struct tarn_open_link *l)
@@ -24,25 +28,46 @@ static _Atomic uint64_t *list_of(struct tarn_open_link *l)
     return made;
 }
 
-static int enter(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t link, uint32_t window,
-                 uint64_t id, uint64_t deadline_ns, struct tarn_cancel *cancel, struct tarn_peer *p,
-                 redisReply **reply_p)
+static void add_lease(struct tarn_command *c, const struct tarn_work *w)
 {
+    tarn_command_u64(c, w->pool);
+    tarn_command_u64(c, w->slot);
+    tarn_command_gen(c, w->gen);
+}
+
+/* What ENTER answers. */
+struct entry {
+    redisReply *reply;
+    uint64_t pass;
+};
+
+static bool read_entry(struct entry *e, struct tarn_peer *p)
+{
+    const redisReply *r = e->reply;
+    if (r->type != REDIS_REPLY_ARRAY || r->elements < 3 || !r->element[0]->str ||
+        r->element[2]->type != REDIS_REPLY_INTEGER)
+        return false;
+    p->text = r->element[0]->str;
+    e->pass = (uint64_t)r->element[2]->integer;
+    return true;
+}
+
+static int enter(struct tarn_control_conn *conn, struct tarn_open_link *l, const struct tarn_work *w,
+                 uint64_t deadline_ns, struct tarn_cancel *cancel, struct tarn_peer *p, struct entry *e)
+{
+    const struct tarn_side *s = l->side;
     struct tarn_command *c = tarn_resp_command(conn->resp, "ENTER", s->ops->name, s->write ? "w" : "r", NULL);
-    tarn_command_u64(c, window);
-    tarn_command_gen(c, id);
-    tarn_command_gen(c, link);
+    add_lease(c, w);
+    tarn_command_gen(c, l->link->id);
     int rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
     if (rc == 0)
-        rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
+        rc = tarn_control_conn_reply(conn, deadline_ns, cancel, &e->reply);
     if (rc != 0)
         return rc;
     p->nfds = (uint32_t)tarn_resp_take_fds(conn->resp, p->fds, TARN_RESP_FDS_MAX);
-    if ((*reply_p)->type == REDIS_REPLY_ARRAY && (*reply_p)->elements >= 1 && (*reply_p)->element[0]->str) {
-        p->text = (*reply_p)->element[0]->str;
+    if (read_entry(e, p))
         return 0;
-    }
-    freeReplyObject(*reply_p);
+    freeReplyObject(e->reply);
     return tarn_peer_node_fail(s->node, TARN_E_PROTOCOL, "ENTER: not an answer: is it of another version?");
 }
 
@@ -58,8 +83,8 @@ static int learn(struct tarn_open_link *l, const struct tarn_peer *p)
     return rc;
 }
 
-static int ask(struct tarn_open_link *l, uint32_t window, uint64_t id, uint64_t deadline_ns,
-               struct tarn_cancel *cancel)
+static int ask(struct tarn_open_link *l, const struct tarn_work *w, uint64_t deadline_ns,
+               struct tarn_cancel *cancel, uint64_t *pass_p)
 {
     struct tarn_peer_node *node = l->side->node;
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
@@ -71,15 +96,16 @@ static int ask(struct tarn_open_link *l, uint32_t window, uint64_t id, uint64_t 
                           .windows = true,
                           .fds = fds};
     struct tarn_control_conn *conn;
-    redisReply *reply;
+    struct entry e;
     int rc = tarn_control_conn_take_in(node, local ? TARN_CONTROL_CONN_LOCAL : TARN_CONTROL_CONN_ANY, &steps,
                                        cancel, &conn);
     if (rc != 0)
         return rc;
-    rc = enter(conn, l->side, l->link->id, window, id, deadline_ns, cancel, &p, &reply);
+    rc = enter(conn, l, w, deadline_ns, cancel, &p, &e);
     if (rc == 0) {
         rc = learn(l, &p);
-        freeReplyObject(reply);
+        *pass_p = e.pass;
+        freeReplyObject(e.reply);
     }
     for (uint32_t i = 0; i < p.nfds; i++)
         if (fds[i] >= 0)
@@ -88,16 +114,52 @@ static int ask(struct tarn_open_link *l, uint32_t window, uint64_t id, uint64_t 
     return rc;
 }
 
-int tarn_link_know(struct tarn_open_link *l, uint32_t window, uint64_t id, uint64_t deadline_ns,
+static struct tarn_known_lease *known_of(const struct tarn_work *w)
+{
+    return TARN_CONTAINER_OF(w->lease, struct tarn_known_lease, lease);
+}
+
+static void entered(struct tarn_known_lease *k, bool write, uint64_t pass)
+{
+    pthread_mutex_lock(&k->lock);
+    if (write)
+        k->times = atomic_load(&k->pass[write]) == pass ? k->times + 1 : 1;
+    atomic_store(&k->pass[write], pass);
+    pthread_mutex_unlock(&k->lock);
+}
+
+int tarn_link_know(struct tarn_open_link *l, const struct tarn_work *w, uint64_t deadline_ns,
                    struct tarn_cancel *cancel)
 {
+    bool write = l->side->write, keys = l->ops->caps & TARN_CAP_KEYS;
+    struct tarn_known_lease *k = known_of(w);
+    uint64_t wanted = keys ? atomic_load(&k->pass[write]) : w->lease->window_id, pass;
+    if (l->ops->learn == tarn_no_learn)
+        return 0;
     _Atomic uint64_t *list = list_of(l);
     if (!list)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory for a link", l->side->node->key.id);
-    if (atomic_load(&list[window]) == id)
+    if (wanted && atomic_load(&list[w->pool]) == wanted)
         return 0;
-    int rc = l->side->ops->learn == tarn_no_learn ? 0 : ask(l, window, id, deadline_ns, cancel);
-    if (rc == 0)
-        atomic_store(&list[window], id);
-    return rc;
+    int rc = ask(l, w, deadline_ns, cancel, &pass);
+    if (rc != 0)
+        return rc;
+    if (keys)
+        entered(k, write, pass);
+    atomic_store(&list[w->pool], keys ? pass : w->lease->window_id);
+    return 0;
+}
+
+void tarn_link_leave(struct tarn_peer_node *lender, struct tarn_known_lease *k, const struct tarn_work *w)
+{
+    struct tarn_control_conn *conn;
+    struct tarn_steps steps = {.deadline_ns = tarn_now_ns() + LEAVE_NS, .patience_ns = UINT64_MAX};
+    if (k->times == 0 || tarn_control_conn_take_in(lender, TARN_CONTROL_CONN_ANY, &steps, NULL, &conn))
+        return;
+    struct tarn_command *c = tarn_resp_command(conn->resp, "LEAVE", NULL);
+    add_lease(c, w);
+    tarn_command_u64(c, atomic_load(&k->pass[true]));
+    tarn_command_u64(c, k->times);
+    tarn_control_conn_send(conn, c, steps.deadline_ns, NULL);
+    tarn_control_conn_give(conn);
 }

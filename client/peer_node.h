@@ -39,7 +39,7 @@ struct tarn_open_link {
     const struct tarn_transport_ops *ops;
     struct tarn_link *link;
     _Atomic uint32_t views; /* of a shared link */
-    /* By index: the id of the window that the link knows there. NULL: none so far. */
+    /* By index of a window: the id or pass that the link knows there (known.h). NULL: none so far. */
     _Atomic(_Atomic uint64_t *) known;
 };
 

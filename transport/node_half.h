@@ -33,8 +33,7 @@ struct tarn_pool_memory {
 
 /* A range of a lease: it begins at byte `at` of the runs' bytes. */
 struct tarn_pinned {
-    const struct tarn_piece *runs;
-    uint32_t nruns;
+    const struct tarn_runs *runs;
     uint64_t at;
 };
 
@@ -115,8 +114,8 @@ struct tarn_node_half_ops {
      * so by serves(). */
     void (*lend)(struct tarn_node_half *h, uint32_t window);
     void (*withdraw)(struct tarn_node_half *h, uint32_t window);
-    /* After this nobody can touch the window's memory through what enter() has told so far. One-sided
-     * transports to other hosts; sessions must enter again. */
+    /* Once it returns, nobody can write to the window with what enter() has told so far. TARN_CAP_KEYS;
+     * writers must enter again. */
     void (*cut)(struct tarn_node_half *h, uint32_t window);
     /* A session enters a window: answers what the client half's learn() takes, as attach() does. */
     int (*enter)(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a);

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "base/error.h"
 
@@ -62,19 +63,22 @@ uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n)
     return total;
 }
 
+/* The position of byte `offset` of a piece that has more. */
+static struct tarn_cursor within(const struct tarn_piece *pieces, uint32_t piece, uint64_t offset)
+{
+    struct runs r = runs_of(&pieces[piece]);
+    return (struct tarn_cursor){.piece = piece, .run = offset / r.bytes, .done = offset % r.bytes};
+}
+
 struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, uint64_t offset)
 {
-    struct tarn_cursor c = {0};
-    for (; c.piece < n; c.piece++) {
-        struct runs r = runs_of(&pieces[c.piece]);
-        if (offset < r.bytes * r.count) {
-            c.run = offset / r.bytes;
-            c.done = offset % r.bytes;
-            break;
-        }
-        offset -= r.bytes * r.count;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = pieces[i].bytes * tarn_piece_count(&pieces[i]);
+        if (offset < bytes)
+            return within(pieces, i, offset);
+        offset -= bytes;
     }
-    return c;
+    return (struct tarn_cursor){.piece = n};
 }
 
 uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
@@ -119,4 +123,54 @@ void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, ui
         void *addr;
         bytes -= tarn_cursor_next(c, pieces, n, bytes, &addr);
     }
+}
+
+/* --- runs of a lease ---------------------------------------------------------------------------- */
+
+bool tarn_runs_new(struct tarn_runs *r, uint32_t n)
+{
+    *r = (struct tarn_runs){.n = n};
+    r->piece = calloc(n, sizeof(*r->piece));
+    r->before = calloc(n, sizeof(*r->before));
+    return r->piece && r->before;
+}
+
+void tarn_runs_free(struct tarn_runs *r)
+{
+    free(r->piece);
+    free(r->before);
+}
+
+bool tarn_runs_count(struct tarn_runs *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        const struct tarn_piece *p = &r->piece[i];
+        uint64_t bytes, end;
+        if (__builtin_mul_overflow(tarn_piece_count(p), p->bytes, &bytes) ||
+            __builtin_mul_overflow(tarn_piece_count(p) - 1, tarn_piece_stride(p), &end) ||
+            __builtin_add_overflow(end, p->bytes, &end) ||
+            __builtin_add_overflow(end, (uintptr_t)p->addr, &end))
+            return false;
+        r->before[i] = r->bytes;
+        if (__builtin_add_overflow(r->bytes, bytes, &r->bytes))
+            return false;
+        if (end > r->end)
+            r->end = end;
+    }
+    return true;
+}
+
+struct tarn_cursor tarn_runs_at(const struct tarn_runs *r, uint64_t offset)
+{
+    uint32_t low = 0, high = r->n; /* it is in [low, high) */
+    if (offset >= r->bytes)
+        return (struct tarn_cursor){.piece = r->n};
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (r->before[middle] <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return within(r->piece, low, offset - r->before[low]);
 }

@@ -53,4 +53,20 @@ uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces
 /* Moves the cursor on by `bytes`. The pieces must have as many left. */
 void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes);
 
+/* The runs of a lease, for quick access to any of their bytes. The lender has addresses, a peer offsets in
+ * the window. */
+struct tarn_runs {
+    uint32_t n;
+    struct tarn_piece *piece; /* n */
+    uint64_t *before;         /* n: bytes of the pieces before it */
+    uint64_t bytes, end;      /* in all; and where the last byte's run ends */
+};
+/* Room for n pieces, which are zero. False: out of memory. */
+bool tarn_runs_new(struct tarn_runs *r, uint32_t n);
+void tarn_runs_free(struct tarn_runs *r);
+/* Counts the bytes, once all pieces are set. False: they have more than 2^64, or wrap around. */
+bool tarn_runs_count(struct tarn_runs *r);
+/* The position of byte `offset`; the end if they have fewer. */
+struct tarn_cursor tarn_runs_at(const struct tarn_runs *r, uint64_t offset);
+
 #endif

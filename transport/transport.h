@@ -58,6 +58,9 @@ enum {
     TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has checked (tarn_work.seen) */
     /* NOT_REACHABLE from connect() may be temporary: a client without another transport tries again. */
     TARN_CAP_RETURNS = 1 << 8,
+    /* Peers write to windows with keys, and compare nothing. Each lease is entered, and recalls of leases
+     * that somebody has entered make the keys void. */
+    TARN_CAP_KEYS = 1 << 9,
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -151,16 +154,19 @@ struct tarn_last_copy {
 };
 
 /* One guarded range to move. The caller owns it and keeps it until it is done. */
+/* A lease of a window, as peers have it. */
+struct tarn_leased {
+    uint64_t window_id;
+    struct tarn_runs runs; /* offsets in the window */
+};
+
 struct tarn_work {
     /* what */
     uint32_t pool, slot;
     uint64_t gen;
-    uint64_t offset; /* from the start of the pool; with `runs` in the lease */
-    uint64_t bytes;  /* total of the pieces; 0 is legal and still checks the generation */
-    /* Windows: the lease's runs; a piece's address is its offset in the window. NULL: a pool. */
-    const struct tarn_piece *runs;
-    uint32_t nruns;
-    uint64_t runs_end; /* none ends behind that offset in the window */
+    uint64_t offset;                 /* from the start of the pool, or of the lease */
+    uint64_t bytes;                  /* total of the pieces; 0 is legal and still checks the generation */
+    const struct tarn_leased *lease; /* NULL: the work is about a pool */
     const struct tarn_piece *pieces;
     uint32_t npieces;
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */

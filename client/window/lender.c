@@ -119,10 +119,10 @@ static void write_runs(void *arg, const struct tarn_lease *lease)
 {
     struct runs_text *t = arg;
     t->id = lease->window->id;
-    t->bytes = lease->bytes;
+    t->bytes = lease->runs.bytes;
     t->write = lease->write;
-    for (uint32_t i = 0; i < lease->nruns; i++) {
-        const struct tarn_piece *r = &lease->runs[i];
+    for (uint32_t i = 0; i < lease->runs.n; i++) {
+        const struct tarn_piece *r = &lease->runs.piece[i];
         tarn_buf_printf(&t->text, "%s%" PRIu64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64, i ? " " : "",
                         (uint64_t)((const char *)r->addr - t->base), r->bytes, r->stride, r->count);
     }
@@ -168,12 +168,18 @@ static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
     return rc;
 }
 
+static int visitor(struct tarn_lent_visitor *v, uint64_t session, redisReply **lease)
+{
+    *v = (struct tarn_lent_visitor){.session = session};
+    return tarn_arg_slot(lease, &v->window, &v->slot, &v->gen);
+}
+
 /* For transports that share or register memory. */
 static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
 {
     const struct tarn_host_transport *t;
     static struct tarn_attach a; /* large; one thread uses it */
-    uint64_t window, id;
+    struct tarn_lent_visitor v;
     (void)n;
     a.link = 0;
     a.write = !strcasecmp(args[2]->str, "w");
@@ -181,26 +187,42 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
     a.session = c->session->id;
     int rc = tarn_session_attached(c->session, args[1]->str, a.write, &t);
     if (!rc)
-        rc = tarn_arg_u64(args[3], "window", 10, TARN_WINDOWS_MAX - 1, &window);
+        rc = visitor(&v, a.session, args + 3);
     if (!rc)
-        rc = tarn_arg_u64(args[4], "id", 16, UINT64_MAX, &id);
-    if (!rc)
-        rc = tarn_arg_u64(args[5], "link", 16, UINT64_MAX, &a.link);
-    if (!rc)
-        rc = tarn_lent_may_enter(&lender_of(c->host)->lent, (uint32_t)window, id, c->session->id, a.write);
-    if (!rc && !t->ops->serves(t->half, (uint32_t)window))
-        rc = tarn_fail(TARN_E_NOT_REACHABLE, "ENTER %s: does not reach window %u", args[1]->str,
-                       (unsigned)window);
-    if (!rc)
-        rc = t->ops->enter(t->half, (uint32_t)window, &a);
+        rc = tarn_arg_u64(args[6], "link", 16, UINT64_MAX, &a.link);
     if (rc)
         return rc;
-    if (a.write && t->ops->cut != tarn_no_lend)
-        tarn_lent_entered(&lender_of(c->host)->lent, (uint32_t)window);
+    v.write = a.write;
+    v.keys = t->ops->caps & TARN_CAP_KEYS;
+    rc = tarn_lent_enter(&lender_of(c->host)->lent, &v);
+    if (!rc && !t->ops->serves(t->half, v.window))
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "ENTER %s: does not reach window %u", args[1]->str, v.window);
+    if (!rc)
+        rc = t->ops->enter(t->half, v.window, &a);
+    if (rc)
+        return rc;
     tarn_conn_send_fds(c, &a);
-    tarn_resp_add_array(&c->out, 2);
+    tarn_resp_add_array(&c->out, 3);
     tarn_resp_add_string(&c->out, a.text, strlen(a.text));
     tarn_resp_add_integer(&c->out, a.nfds);
+    tarn_resp_add_integer(&c->out, (int64_t)v.pass);
+    return 0;
+}
+
+static int command_leave(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    struct tarn_lent_visitor v;
+    uint64_t times;
+    (void)n;
+    int rc = visitor(&v, c->session->id, args + 1);
+    if (!rc)
+        rc = tarn_arg_u64(args[4], "pass", 10, UINT64_MAX, &v.pass);
+    if (!rc)
+        rc = tarn_arg_u64(args[5], "times", 10, UINT32_MAX, &times);
+    if (rc)
+        return rc;
+    tarn_lent_leave(&lender_of(c->host)->lent, &v, (uint32_t)times);
+    tarn_resp_add_simple(&c->out, "OK");
     return 0;
 }
 
@@ -229,19 +251,19 @@ static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
 static const struct tarn_control_command commands[] = {
     {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,
      "<window> <slot> <gen> <tag> <data>: a write is complete"},
-    {"ENTER", command_enter, 6, 0, 0, TARN_SESSION,
-     "<transport> <r|w> <window> <id> <link>: how the transport reaches it"},
+    {"ENTER", command_enter, 7, 0, 0, TARN_SESSION,
+     "<transport> <r|w> <window> <slot> <gen> <link>: how the transport reaches the window"},
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},
+    {"LEAVE", command_leave, 6, 0, 0, TARN_SESSION,
+     "<window> <slot> <gen> <pass> <times>: the lease is written no more"},
     {"REACH", command_reach, 5, 0, 0, TARN_SESSION, "<window> <slot> <gen> <token>: what reaches a lease"},
 };
 
 static const struct tarn_command_table table = {
     .commands = commands,
     .n = sizeof(commands) / sizeof(commands[0]),
-    .note = "ATTACH, DETACH, ENTER, NOTIFY and REACH need HELLO 1 <16 hex digits> <secret> on the same "
-            "connection; "
-            "CLIENT the "
-            "Unix socket as the lender's user or root.",
+    .note = "ATTACH, DETACH, ENTER, LEAVE, NOTIFY and REACH need HELLO 1 <16 hex digits> <secret> on the "
+            "same connection; CLIENT the Unix socket as the lender's user or root.",
 };
 
 static const struct tarn_host_ops host_ops = {
@@ -259,10 +281,18 @@ static const struct tarn_host_ops host_ops = {
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
+/* tarn_lent_cut() */
+static void cut(void *arg, uint32_t window)
+{
+    const struct tarn_host *h = arg;
+    for (uint32_t i = 0; i < h->ntransports; i++)
+        h->transports[i].ops->cut(h->transports[i].half, window);
+}
+
 static void tick(void *arg)
 {
     struct tarn_lender *l = arg;
-    tarn_lent_expire(&l->lent, tarn_now_ns());
+    tarn_lent_expire(&l->lent, tarn_now_ns(), cut, &l->host);
     tarn_control_tick(l->host.control);
 }
 
@@ -275,7 +305,7 @@ static void *run(void *arg)
 
 static bool lends(const char *transport)
 {
-    return !strcmp(transport, "shm") || !strcmp(transport, "tcp");
+    return !strcmp(transport, "shm") || !strcmp(transport, "tcp") || !strcmp(transport, "rdma");
 }
 
 static int serve(struct tarn_lender *l, const char *host)
@@ -298,7 +328,7 @@ static int serve(struct tarn_lender *l, const char *host)
                      c->transports[t]->name);
     if (!names[0])
         return tarn_fail(TARN_E_CONFIG,
-                         "window: none of the client's transports lends windows: shm and tcp do");
+                         "window: none of the client's transports lends windows: shm, rdma and tcp do");
     return tarn_host_serve(&l->host, &s, names, false);
 }
 
@@ -322,22 +352,6 @@ static void run_errand(void *arg)
     pthread_mutex_unlock(&e->lock);
 }
 
-static int cut(struct tarn_lender *l, void *arg)
-{
-    const struct tarn_window *w = arg;
-    for (uint32_t i = 0; i < l->host.ntransports; i++)
-        l->host.transports[i].ops->cut(l->host.transports[i].half, w->index);
-    return 0;
-}
-
-int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel)
-{
-    struct tarn_window *w = lease->window;
-    struct tarn_lent *lent = &w->lender->lent;
-    int rc = tarn_lent_end(lent, lease) ? tarn_lender_run(w->lender, cut, w) : 0;
-    return rc ? rc : tarn_lent_recall(lent, lease, deadline_ns, cancel);
-}
-
 int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg)
 {
     struct errand e = {.lender = l, .fn = fn, .arg = arg};
@@ -351,6 +365,20 @@ int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void
     pthread_cond_destroy(&e.over);
     pthread_mutex_destroy(&e.lock);
     return rc ? rc : tarn_reason_fail(&e.why);
+}
+
+static int cut_window(struct tarn_lender *l, void *arg)
+{
+    tarn_lent_cut(&l->lent, arg, cut, &l->host);
+    return 0;
+}
+
+int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_window *w = lease->window;
+    struct tarn_lent *lent = &w->lender->lent;
+    int rc = tarn_lent_end(lent, lease) ? tarn_lender_run(w->lender, cut_window, w) : 0;
+    return rc ? rc : tarn_lent_recall(lent, lease, deadline_ns, cancel);
 }
 
 static int listen_on(struct tarn_lender *l, struct tarn_addr *a)

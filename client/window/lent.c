@@ -61,6 +61,7 @@ void tarn_lease_free(struct tarn_lease *lease)
         return;
     LL_FOREACH_SAFE(lease->writers, w, next)
     free(w);
+    tarn_runs_free(&lease->runs);
     free(lease);
 }
 
@@ -169,13 +170,15 @@ static struct tarn_window_grant *grant_of(struct tarn_window *w, uint64_t sessio
     return g;
 }
 
-static int grant(struct tarn_window *w, uint64_t session, bool write)
+static int grant(struct tarn_lent *l, struct tarn_window *w, uint64_t session, bool write)
 {
     struct tarn_window_grant *g = grant_of(w, session);
     if (!g && !(g = calloc(1, sizeof(*g))))
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory for a session");
-    if (!g->session)
+    if (!g->session) {
         LL_PREPEND(w->grants, g);
+        g->pass = ++l->next_pass;
+    }
     g->session = session;
     g->write |= write;
     return 0;
@@ -189,7 +192,7 @@ int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uin
     for (int write = 0; w && write < 2; write++)
         if (same_token(w->tokens[write], token)) {
             *write_p = write;
-            rc = grant(w, session, write);
+            rc = grant(l, w, session, write);
         }
     pthread_mutex_unlock(&l->lock);
     if (rc == TARN_E_AUTH)
@@ -197,23 +200,6 @@ int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uin
                          "window %u: is closed, or the token is not its own: ask for a new descriptor",
                          window);
     return rc;
-}
-
-int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint64_t session, bool write)
-{
-    int rc = TARN_E_STALE;
-    pthread_mutex_lock(&l->lock);
-    struct tarn_window *w = window < TARN_WINDOWS_MAX ? l->windows[window] : NULL;
-    if (w && w->id == id) {
-        const struct tarn_window_grant *g = grant_of(w, session);
-        rc = g && g->write >= write ? 0 : TARN_E_AUTH;
-    }
-    pthread_mutex_unlock(&l->lock);
-    if (!rc)
-        return 0;
-    return rc == TARN_E_STALE
-               ? tarn_fail(rc, "window %u: is closed: ask the lender for a new descriptor", window)
-               : tarn_fail(rc, "window %u: show its token first (REACH)", window);
 }
 
 /* The lock is held. */
@@ -289,38 +275,68 @@ int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_leas
 /* The lock is held. */
 static void end(struct tarn_lent *l, struct tarn_lease *lease)
 {
-    if (!lease->ended)
-        atomic_store(&l->gen[lease->slot], lease->gen + 1);
+    const struct tarn_lent_writer *w;
+    bool entered = false;
+    if (lease->ended)
+        return;
+    atomic_store(&l->gen[lease->slot], lease->gen + 1);
     lease->ended = true;
     pthread_cond_broadcast(&l->told);
-}
-
-void tarn_lent_entered(struct tarn_lent *l, uint32_t window)
-{
-    pthread_mutex_lock(&l->lock);
-    if (l->windows[window])
-        l->windows[window]->entered = true;
-    pthread_mutex_unlock(&l->lock);
+    LL_FOREACH (lease->writers, w)
+        if (w->entered && !w->gone)
+            entered = true;
+    lease->window->ends += entered;
 }
 
 bool tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease)
 {
     pthread_mutex_lock(&l->lock);
     end(l, lease);
-    bool entered = lease->write && lease->writers && lease->window->entered;
-    if (entered)
-        lease->window->entered = false;
+    bool due = lease->window->cut != lease->window->ends;
     pthread_mutex_unlock(&l->lock);
-    return entered;
+    return due;
 }
 
-void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns)
+/* All who have entered the window must enter again. The lock is held. */
+static void renew_passes(struct tarn_lent *l, struct tarn_window *w)
+{
+    struct tarn_window_grant *g;
+    struct tarn_lease *lease;
+    struct tarn_lent_writer *writer;
+    LL_FOREACH (w->grants, g)
+        g->pass = ++l->next_pass;
+    DL_FOREACH (w->leases, lease)
+        LL_FOREACH (lease->writers, writer)
+            writer->entered = 0;
+}
+
+void tarn_lent_cut(struct tarn_lent *l, struct tarn_window *w, void (*fn)(void *arg, uint32_t window),
+                   void *arg)
+{
+    pthread_mutex_lock(&l->lock);
+    uint64_t ends = w->ends;
+    bool due = w->cut != ends;
+    if (due)
+        renew_passes(l, w);
+    pthread_mutex_unlock(&l->lock);
+    if (!due)
+        return;
+    fn(arg, w->index);
+    pthread_mutex_lock(&l->lock);
+    w->cut = ends;
+    pthread_mutex_unlock(&l->lock);
+}
+
+void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns, void (*fn)(void *arg, uint32_t window), void *arg)
 {
     pthread_mutex_lock(&l->lock);
     for (uint32_t i = 0; i < l->nslots; i++)
         if (l->leases[i] && l->leases[i]->ends_ns && l->leases[i]->ends_ns <= now_ns)
             end(l, l->leases[i]);
     pthread_mutex_unlock(&l->lock);
+    for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
+        if (l->windows[i])
+            tarn_lent_cut(l, l->windows[i], fn, arg);
 }
 
 /* The process that has a mark at the lease; 0: none. The lock is held. */
@@ -431,6 +447,43 @@ static bool note_writer(struct tarn_lease *lease, uint64_t session, const char *
     w->gone = false;
     snprintf(w->peer, sizeof(w->peer), "%s", peer);
     return true;
+}
+
+static struct tarn_lent_writer *writer_of(struct tarn_lease *lease, uint64_t session)
+{
+    struct tarn_lent_writer *w;
+    LL_SEARCH_SCALAR(lease->writers, w, session, session);
+    return w;
+}
+
+int tarn_lent_enter(struct tarn_lent *l, struct tarn_lent_visitor *v)
+{
+    pthread_mutex_lock(&l->lock);
+    struct tarn_lease *lease = find(l, v->window, v->slot, v->gen);
+    const struct tarn_window_grant *g = lease ? grant_of(lease->window, v->session) : NULL;
+    struct tarn_lent_writer *w = lease ? writer_of(lease, v->session) : NULL;
+    bool may = v->write ? w && g && g->write && lease->write : g != NULL;
+    if (may && v->write && v->keys)
+        w->entered++;
+    if (may)
+        v->pass = g->pass;
+    pthread_mutex_unlock(&l->lock);
+    if (!lease)
+        return stale(v->window, v->slot);
+    return may ? 0
+               : tarn_fail(TARN_E_AUTH, "window %u lease %u: show a token for %s first (REACH)", v->window,
+                           v->slot, v->write ? "writing" : "reading");
+}
+
+void tarn_lent_leave(struct tarn_lent *l, const struct tarn_lent_visitor *v, uint32_t times)
+{
+    pthread_mutex_lock(&l->lock);
+    struct tarn_lease *lease = find(l, v->window, v->slot, v->gen);
+    const struct tarn_window_grant *g = lease ? grant_of(lease->window, v->session) : NULL;
+    struct tarn_lent_writer *w = lease ? writer_of(lease, v->session) : NULL;
+    if (w && g && g->pass == v->pass)
+        w->entered -= times < w->entered ? times : w->entered;
+    pthread_mutex_unlock(&l->lock);
 }
 
 int tarn_lent_visit(struct tarn_lent *l, uint64_t session, const char *peer, uint32_t window, uint32_t slot,
@@ -577,11 +630,11 @@ static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, u
         rc = TARN_E_STALE;
     else if (!g || (write && !(g->write && lease->write)))
         rc = TARN_E_AUTH;
-    else if (offset > lease->bytes || bytes > lease->bytes - offset)
+    else if (offset > lease->runs.bytes || bytes > lease->runs.bytes - offset)
         rc = TARN_E_SIZE;
     if (!rc) {
         lease->pins++;
-        *p = (struct tarn_pinned){.runs = lease->runs, .nruns = lease->nruns, .at = offset};
+        *p = (struct tarn_pinned){.runs = &lease->runs, .at = offset};
     }
     pthread_mutex_unlock(&l->lock);
     return rc == TARN_E_STALE ? stale(window, slot)

@@ -11,6 +11,11 @@
  * bytes the lender moves) and no mark in a session's hazard page (transports that map the memory). Whoever
  * takes a pin or sets a mark compares the generation after that; so one of the two sees the other.
  *
+ * Keys. Who writes by rdma does not compare the generation: it has keys of the window, and keeps them. It may
+ * use them under a lease only if it has entered the window under that lease. When a lease ends that somebody
+ * has entered, all keys of the window are made void (tarn_lent_cut()), and everyone enters again. A pass
+ * tells keys of before from those after.
+ *
  * Threads: any. `lock` guards all of it; nothing is waited for under it but the condition.
  */
 #ifndef TARN_CLIENT_WINDOW_LENT_H
@@ -44,6 +49,7 @@ struct tarn_lent_writer {
     uint64_t session;
     char peer[64];
     bool gone;
+    uint32_t entered; /* how often, to write from another host, since that was cut off */
 };
 
 /* A session that has shown the token of a window. */
@@ -51,6 +57,7 @@ struct tarn_window_grant {
     struct tarn_window_grant *next;
     uint64_t session;
     bool write;
+    uint64_t pass; /* of no other grant, and another one once the session was cut off */
 };
 
 struct tarn_window {
@@ -60,7 +67,7 @@ struct tarn_window {
     char tokens[2][TARN_WINDOW_TOKEN / 2 + 1]; /* [write] */
     struct tarn_lease *leases;
     struct tarn_window_grant *grants;
-    bool entered;                     /* by a writer of another host, since they were last cut off */
+    uint64_t ends, cut; /* leases that ended with entered writers; how many of these were cut off */
     struct tarn_lent_notice *notices; /* oldest first */
     uint32_t nnotices;
     int notice_fd; /* an eventfd: readable while there are notices */
@@ -70,12 +77,11 @@ struct tarn_lease {
     struct tarn_lease *prev, *next; /* in its window */
     struct tarn_window *window;
     uint32_t slot;
-    uint64_t gen, bytes, ends_ns; /* ends_ns: 0: never */
+    uint64_t gen, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
     uint32_t pins;
     struct tarn_lent_writer *writers;
-    uint32_t nruns;
-    struct tarn_piece runs[]; /* addresses in this process */
+    struct tarn_runs runs; /* addresses in this process */
 };
 
 /* A session's hazard page. */
@@ -95,7 +101,7 @@ struct tarn_lent {
     struct tarn_lease *leases[TARN_LENT_SLOTS];
     uint32_t nslots, nfree; /* slots from nslots on were never used */
     uint32_t free[TARN_LENT_SLOTS];
-    uint64_t next_id;
+    uint64_t next_id, next_pass;
     struct tarn_lent_page *pages;
 };
 
@@ -112,21 +118,34 @@ void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w);
 
 /* Makes a lease that is still without a slot; `bytes` and the runs are set. */
 int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_lease *lease);
-/* A session can write to the window by itself from now on, from another host. */
-void tarn_lent_entered(struct tarn_lent *l, uint32_t window);
-/* Nothing begins any more under this lease. True: a writer from another host may be at it, so it must be cut
- * off (all that have entered the window are). */
+/* Nothing begins any more under this lease. True: somebody has entered it; tarn_lent_cut() must be called. */
 bool tarn_lent_end(struct tarn_lent *l, struct tarn_lease *lease);
+/* Calls fn, which makes the window's keys void, if a lease has ended that somebody has entered. Not from two
+ * threads at once, nor while a session enters. */
+void tarn_lent_cut(struct tarn_lent *l, struct tarn_window *w, void (*fn)(void *arg, uint32_t window),
+                   void *arg);
 /* Waits until nobody is at the runs, then gives the slot back. BUSY, CANCELED: somebody still is. */
 int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
                      struct tarn_cancel *cancel);
 /* Ends all leases, and waits until nobody is at their runs, or the deadline. */
 void tarn_lent_end_all(struct tarn_lent *l, uint64_t deadline_ns);
-/* Ends the leases whose time is up. */
-void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns);
+/* Ends the leases whose time is up. As tarn_lent_cut() for all windows. */
+void tarn_lent_expire(struct tarn_lent *l, uint64_t now_ns, void (*fn)(void *arg, uint32_t window),
+                      void *arg);
 
-/* May the session enter that window? STALE: it is another one by now. AUTH. */
-int tarn_lent_may_enter(struct tarn_lent *l, uint32_t window, uint64_t id, uint64_t session, bool write);
+/* A session that enters a window under a lease, or leaves it. */
+struct tarn_lent_visitor {
+    uint64_t session;
+    uint32_t window, slot;
+    uint64_t gen;
+    bool write;
+    bool keys; /* it gets keys, which only tarn_lent_cut() takes from it */
+    uint64_t pass;
+};
+/* Sets the pass. STALE: the lease has ended. AUTH. */
+int tarn_lent_enter(struct tarn_lent *l, struct tarn_lent_visitor *v);
+/* The session has entered `times` times under that pass, and writes no more under the lease. */
+void tarn_lent_leave(struct tarn_lent *l, const struct tarn_lent_visitor *v, uint32_t times);
 /* A session shows a window's token: it may use the window from now on. *write_p: for writing, too. AUTH. */
 int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uint64_t session, bool *write_p);
 /* The session is gone; quit: it has said so before. */

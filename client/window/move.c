@@ -90,6 +90,8 @@ static void post(struct batch *b, struct job *j)
 
 static int in_doubt(const struct batch *b, int code, const char *what)
 {
+    if (b->write)
+        atomic_store(&b->reach->doubt, true);
     return tarn_peer_node_fail(b->reach->lender, code, "%s%s", what,
                                b->write ? "; until the lease ends, bytes of the write may still arrive" : "");
 }
@@ -219,21 +221,18 @@ static int aim(struct batch *b, struct job *j)
     if (rc)
         return rc;
     uint64_t bytes = tarn_pieces_bytes(m->pieces, m->npieces);
-    if (m->offset > r->bytes || bytes > r->bytes - m->offset)
+    if (m->offset > r->known.lease.runs.bytes || bytes > r->known.lease.runs.bytes - m->offset)
         return tarn_fail(TARN_E_SIZE, "%s: item %zu: %llu bytes at offset %llu: the lease has %llu", call,
                          (size_t)(j - b->jobs), (unsigned long long)bytes, (unsigned long long)m->offset,
-                         (unsigned long long)r->bytes);
+                         (unsigned long long)r->known.lease.runs.bytes);
     j->x.work = (struct tarn_work){.pool = r->window,
                                    .slot = r->slot,
                                    .gen = r->gen,
                                    .offset = m->offset,
                                    .bytes = bytes,
-                                   .runs = r->runs,
-                                   .nruns = r->nruns,
-                                   .runs_end = r->runs_end,
+                                   .lease = &r->known.lease,
                                    .pieces = m->pieces,
                                    .npieces = m->npieces};
-    j->x.window_id = r->window_id;
     j->x.deadline_ns = b->deadline_ns;
     j->x.patience_ns = UINT64_MAX;
     return tarn_pieces_gpu(m->pieces, m->npieces, &b->seen, &j->x.work.gpu);

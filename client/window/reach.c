@@ -56,11 +56,10 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
         room += text[i] == ' ';
     if (room > TARN_RUNS_MAX)
         return malformed(r->lender);
-    r->runs = calloc(room, sizeof(*r->runs));
-    if (!r->runs)
+    if (!tarn_runs_new(&r->known.lease.runs, (uint32_t)room))
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory for %zu runs", room);
-    for (; r->nruns < room; r->nruns++) {
-        struct tarn_piece *p = &r->runs[r->nruns];
+    for (size_t i = 0; i < room; i++) {
+        struct tarn_piece *p = &r->known.lease.runs.piece[i];
         uint64_t offset;
         int used = 0;
         if (sscanf(at, "%" SCNu64 ":%" SCNu64 ":%" SCNu64 ":%" SCNu64 "%n", &offset, &p->bytes, &p->stride,
@@ -70,14 +69,8 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
         p->addr = (void *)(uintptr_t)offset;
         at += used;
         at += *at == ' ';
-        uint64_t end;
-        if (__builtin_mul_overflow(tarn_piece_count(p) - 1, tarn_piece_stride(p), &end) ||
-            __builtin_add_overflow(end, p->bytes, &end) || __builtin_add_overflow(end, offset, &end))
-            return malformed(r->lender);
-        if (end > r->runs_end)
-            r->runs_end = end;
     }
-    return tarn_pieces_bytes(r->runs, r->nruns) == r->bytes ? 0 : malformed(r->lender);
+    return tarn_runs_count(&r->known.lease.runs) ? 0 : malformed(r->lender);
 }
 
 /* Which of the client's transports the lender serves the window by. */
@@ -96,11 +89,13 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 4 || !reply->element[0]->str ||
         reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str ||
         !reply->element[3]->str ||
-        tarn_u64_parse(reply->element[2]->str, reply->element[2]->len, 16, UINT64_MAX, &r->window_id))
+        tarn_u64_parse(reply->element[2]->str, reply->element[2]->len, 16, UINT64_MAX,
+                       &r->known.lease.window_id))
         return malformed(r->lender);
     r->write = !strcmp(reply->element[0]->str, "rw");
-    r->bytes = (uint64_t)reply->element[1]->integer;
     int rc = parse_runs(r, reply->element[3]->str, reply->element[3]->len);
+    if (!rc && r->known.lease.runs.bytes != (uint64_t)reply->element[1]->integer)
+        rc = malformed(r->lender);
     if (!rc)
         atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, reply));
     return rc;
@@ -173,6 +168,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
         free(r);
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
     }
+    pthread_mutex_init(&r->known.lock, NULL);
     r->client = c;
     r->descriptor = d;
     r->window = d.window;
@@ -195,11 +191,15 @@ void tarn_reach_free(struct tarn_reach *r)
 {
     if (!r)
         return;
-    free(r->runs);
+    if (!atomic_load(&r->doubt))
+        tarn_link_leave(r->lender, &r->known,
+                        &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
+    tarn_runs_free(&r->known.lease.runs);
+    pthread_mutex_destroy(&r->known.lock);
     free(r);
 }
 
 uint64_t tarn_reach_bytes(const struct tarn_reach *r)
 {
-    return r ? r->bytes : 0;
+    return r ? r->known.lease.runs.bytes : 0;
 }

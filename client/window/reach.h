@@ -5,7 +5,7 @@
 
 #include <tarn/window.h>
 
-#include "client/peer_node.h"
+#include "client/known.h"
 #include "client/window/descriptor.h"
 
 struct tarn_reach {
@@ -13,11 +13,10 @@ struct tarn_reach {
     struct tarn_descriptor descriptor;
     struct tarn_peer_node *lender;
     uint32_t window, slot;
-    uint64_t gen, bytes;
-    uint64_t window_id, runs_end;
+    uint64_t gen;
     bool write;
-    uint32_t nruns;
-    struct tarn_piece *runs; /* an address is an offset in the window */
+    _Atomic bool doubt; /* bytes of a write may still arrive */
+    struct tarn_known_lease known;
 };
 
 /* The lender has forgotten this client's session, e.g. after a broken connection: shows the token again. */

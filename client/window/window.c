@@ -136,18 +136,20 @@ static int take_runs(const struct tarn_window *w, const struct tarn_run *runs, u
 {
     const struct tarn_pool_memory *m = &w->lender->lent.pools[w->index];
     const struct tarn_run whole = {.bytes = m->bytes};
-    l->nruns = n ? n : 1;
-    for (uint32_t i = 0; i < l->nruns; i++) {
+    if (!tarn_runs_new(&l->runs, n ? n : 1))
+        return tarn_fail(TARN_E_NO_MEMORY, "lease: out of memory for %u runs", n);
+    for (uint32_t i = 0; i < l->runs.n; i++) {
         const struct tarn_run *r = n ? &runs[i] : &whole;
         int rc = check_run(w, i, r);
         if (rc)
             return rc;
-        l->runs[i] = (struct tarn_piece){
+        l->runs.piece[i] = (struct tarn_piece){
             .addr = (char *)m->base + r->offset, .bytes = r->bytes, .stride = r->stride, .count = r->count};
     }
-    l->bytes = tarn_pieces_bytes(l->runs, l->nruns);
-    return l->bytes == UINT64_MAX ? tarn_fail(TARN_E_INVALID, "lease: the runs have more than 2^64 bytes")
-                                  : 0;
+    return tarn_runs_count(&l->runs)
+               ? 0
+               : tarn_fail(TARN_E_INVALID,
+                           "lease: the runs have more than 2^64 bytes: lease fewer at a time");
 }
 
 static int check_lease(const struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
@@ -176,16 +178,16 @@ int tarn_lease(struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
         rc = tarn_client_enter(w->lender->client);
     if (rc)
         return rc;
-    struct tarn_lease *l = calloc(1, sizeof(*l) + (n ? n : 1) * sizeof(l->runs[0]));
+    struct tarn_lease *l = calloc(1, sizeof(*l));
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "lease: out of memory for %u runs", n);
+        return tarn_fail(TARN_E_NO_MEMORY, "lease: out of memory");
     l->write = o.flags & TARN_LEASE_WRITE;
     l->ends_ns = o.ttl_ms ? tarn_deadline(o.ttl_ms) : 0;
     rc = take_runs(w, runs, n, l);
     if (!rc)
         rc = tarn_lent_begin(&w->lender->lent, w, l);
     if (rc) {
-        free(l);
+        tarn_lease_free(l);
         return rc;
     }
     *l_p = l;
@@ -216,7 +218,7 @@ int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_
     struct tarn_descriptor d = {
         .epoch = lender->epoch,
         .gen = l->gen,
-        .bytes = l->bytes,
+        .bytes = l->runs.bytes,
         .window = l->window->index,
         .slot = l->slot,
         .gpu = lender->lent.pools[l->window->index].kind == TARN_POOL_GPU,

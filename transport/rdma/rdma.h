@@ -18,7 +18,9 @@
 
 #include "transport/transport.h"
 
-enum { TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS };
+enum {
+    TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS | TARN_CAP_KEYS
+};
 
 extern const struct tarn_transport_ops tarn_rdma_ops;
 extern const struct tarn_node_half_ops tarn_rdma_node_ops;

@@ -11,7 +11,7 @@
 #include "transport/answer.h"
 #include "transport/rdma/rdma_link.h"
 
-#define POOLS_MAX TARN_WINDOWS_MAX
+#define POOLS_MAX 64 /* of a node */
 #define SLICES_MAX 65536
 #define GRACE_NS (20 * TARN_NS_PER_MS) /* how long to wait for further lanes once one is up */
 
@@ -58,15 +58,15 @@ static int read_pools(struct tarn_rdma_link *l, struct tarn_answer *a)
     int rc = 0;
     if (a->failed || (n == 0 && !l->windows))
         return tarn_answer_malformed(a);
-    l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index; a pool may be missing */
+    l->npools = l->windows ? TARN_WINDOWS_MAX : POOLS_MAX;
+    l->pools = calloc(l->npools, sizeof *l->pools); /* by index; a pool may be missing */
     if (!l->pools)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        l->lanes[k].pools = calloc(POOLS_MAX, sizeof *l->lanes[k].pools);
+        l->lanes[k].pools = calloc(l->npools, sizeof *l->lanes[k].pools);
         if (!l->lanes[k].pools)
             return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     }
-    l->npools = POOLS_MAX;
     for (uint32_t i = 0; !rc && i < n; i++)
         rc = read_pool(l, a);
     return rc;

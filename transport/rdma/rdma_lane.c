@@ -144,8 +144,8 @@ void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64
     if (bytes >= MEASURED_BYTES)
         s->queued_ns = tarn_now_ns();
     tarn_cursor_skip(&s->cursor, job->pieces, job->npieces, offset);
-    if (job->work->runs)
-        s->far = tarn_cursor_at(job->work->runs, job->work->nruns, job->work->offset + offset);
+    if (job->work->lease)
+        s->far = tarn_runs_at(&job->work->lease->runs, job->work->offset + offset);
     n->queued += bytes;
 }
 
@@ -178,9 +178,9 @@ static uint64_t far_at(const struct tarn_strip *s, uint64_t *bytes)
     struct tarn_cursor far = s->far;
     void *at;
     *bytes = s->bytes - s->posted;
-    if (!w->runs)
+    if (!w->lease)
         return w->offset + s->offset + s->posted;
-    *bytes = tarn_cursor_next(&far, w->runs, w->nruns, *bytes, &at);
+    *bytes = tarn_cursor_next(&far, w->lease->runs.piece, w->lease->runs.n, *bytes, &at);
     return (uintptr_t)at;
 }
 
@@ -237,8 +237,8 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
         return tarn_fail(TARN_E_INVALID, "node %s: rdma: a piece of the work is not registered",
                          n->link->link.node);
     s->posted += bytes;
-    if (w->runs)
-        tarn_cursor_skip(&s->far, w->runs, w->nruns, bytes);
+    if (w->lease)
+        tarn_cursor_skip(&s->far, w->lease->runs.piece, w->lease->runs.n, bytes);
     c->bytes += bytes;
     if (s->posted < s->bytes)
         return 0;
@@ -464,10 +464,8 @@ static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
                          node, rail, what);
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-        if (n->link->windows)
-            return tarn_fail(TARN_E_STALE,
-                             "node %s: rdma %s: %s: the lease has ended, or another of its window", node,
-                             rail, what);
+        if (n->link->windows) /* a lease of that window was recalled */
+            return TARN_E_AGAIN;
         return tarn_fail(TARN_E_NODE_DOWN,
                          "node %s: rdma %s: %s: its keys are void, as after a restart: connect again", node,
                          rail, what);
@@ -499,10 +497,10 @@ static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
 }
 
 /* Only the bytes of a work can cause this error. */
-static void blame(struct tarn_rdma_lane *n, uint64_t wr_id, int status)
+static void blame(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)
-        strip_at(n, wr_id >> STRIP_BIT)->job->status = status;
+        strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
 }
 
 int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
@@ -519,8 +517,8 @@ int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
         for (int i = 0; i < got; i++) {
             if (wc[i].status != IBV_WC_SUCCESS) {
                 int rc = failed(n, &wc[i]);
-                if (rc == TARN_E_INVALID || rc == TARN_E_STALE)
-                    blame(n, wc[i].wr_id, rc);
+                if (rc == TARN_E_INVALID)
+                    blame(n, wc[i].wr_id);
                 return rc;
             }
             completed(n, wc[i].wr_id);

@@ -212,8 +212,8 @@ static bool inside(const struct tarn_rdma_link *l, const struct tarn_work *w)
     if (w->pool >= l->npools)
         return false;
     const struct tarn_rdma_peer_memory *m = &l->pools[w->pool];
-    if (w->runs)
-        return w->slot < m->nslots && w->runs_end <= m->bytes;
+    if (w->lease)
+        return w->slot < m->nslots && w->lease->runs.end <= m->bytes;
     return w->slot < m->nslots && w->offset <= m->bytes && w->bytes <= m->bytes - w->offset;
 }
 
@@ -244,7 +244,7 @@ static int submit(struct tarn_rdma_link *l, struct tarn_work *w, bool put)
         seek_rail(l);
     if (l->broken)
         return TARN_E_AGAIN; /* progress() must report the end: only then do callers let go of the link */
-    if (!inside(l, w) || tarn_gen_readable(w->gen) == (put && !w->runs))
+    if (!inside(l, w) || tarn_gen_readable(w->gen) == (put && !w->lease))
         return tarn_link_stale(&l->link, w->pool, w->slot);
     if (put && w->bytes == 0) {
         w->status = 0;
@@ -326,7 +326,7 @@ static int step(struct tarn_rdma_link *l)
         if (!l->lanes[k].joined)
             continue;
         int done = lane_progress(&l->lanes[k]);
-        if (done == TARN_E_STALE) { /* keys of a window are void: others' works may be tried on a new link */
+        if (done == TARN_E_AGAIN) { /* keys of a window are void: works may be tried on a new link */
             break_link(l, TARN_E_AGAIN);
             return TARN_E_AGAIN;
         }

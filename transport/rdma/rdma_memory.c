@@ -120,16 +120,19 @@ int tarn_region_new(const struct tarn_rails *rails, bool gpu, void *addr, uint64
     return rc;
 }
 
-void tarn_region_free(struct tarn_region *r)
+int tarn_region_free(struct tarn_region *r)
 {
+    int error = 0;
     if (!r || __atomic_sub_fetch(&r->users, 1, __ATOMIC_ACQ_REL) > 0)
-        return;
+        return 0;
     for (int i = 0; i < TARN_RAILS_MAX; i++)
-        if (r->mr[i])
-            ibv_dereg_mr(r->mr[i]);
+        if (r->mr[i] && !error)
+            error = ibv_dereg_mr(r->mr[i]);
     if (r->copy)
         munmap(r->copy, r->copy_bytes);
     free(r);
+    return error ? tarn_fail(TARN_E_SYSTEM, "rdma: a registration could not be ended: %s", strerror(error))
+                 : 0;
 }
 
 static struct tarn_region *share(struct tarn_region *r)

@@ -78,8 +78,9 @@ struct tarn_rdma_local {
  */
 int tarn_region_new(const struct tarn_rails *rails, bool gpu, void *addr, uint64_t bytes, int access,
                     struct tarn_region **r_p);
-/* Drops one use. NULL is allowed. */
-void tarn_region_free(struct tarn_region *r);
+/* Drops one use. NULL is allowed. SYSTEM: a device has not ended the registration, so its keys may still
+ * work. */
+int tarn_region_free(struct tarn_region *r);
 
 static inline struct tarn_rdma_local *tarn_rdma_local(struct tarn_local *local)
 {

@@ -26,6 +26,7 @@
 #include "transport/node_half.h"
 #include "transport/rdma/rdma_memory.h"
 
+#define WRITE_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
 #define REGION_BYTES (3584ull << 20) /* below 4 GiB, the limit of some devices */
 
 struct served_pool {
@@ -95,8 +96,7 @@ static int register_pool(struct tarn_rdma_node *s, uint32_t i)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     int rc = register_slices(s, i, IBV_ACCESS_REMOTE_READ, served->read);
     if (!rc)
-        rc = register_slices(s, i, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
-                             served->write);
+        rc = register_slices(s, i, WRITE_ACCESS, served->write);
     if (!rc)
         rc = tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->gen, p->nslots * sizeof *p->gen,
                              IBV_ACCESS_REMOTE_READ, &served->gen);
@@ -119,15 +119,20 @@ static void unregister_pool(struct served_pool *served)
     *served = (struct served_pool){0};
 }
 
+static void say_refused(const struct tarn_rdma_node *s, uint32_t pool)
+{
+    tarn_log(s->half.serve.log, TARN_LOG_WARN, "rdma",
+             "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"", s->half.serve.pools[pool].name,
+             tarn_last_error());
+}
+
 /* A GPU pool that the devices refuse is left to other transports. */
 static int serve_pool(struct tarn_rdma_node *s, uint32_t i)
 {
     int rc = register_pool(s, i);
     if (rc != TARN_E_UNSUPPORTED)
         return rc;
-    tarn_log(s->half.serve.log, TARN_LOG_WARN, "rdma",
-             "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"", s->half.serve.pools[i].name,
-             tarn_last_error());
+    say_refused(s, i);
     unregister_pool(&s->served[i]);
     s->served[i] = (struct served_pool){.refused = true};
     return 0;
@@ -360,6 +365,15 @@ static struct joined *take_links(struct tarn_rdma_node *s, uint64_t session, uin
     return taken;
 }
 
+static struct joined *take_all(struct tarn_rdma_node *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct joined *all = s->links;
+    s->links = NULL;
+    pthread_mutex_unlock(&s->lock);
+    return all;
+}
+
 static void rdma_detach_link(struct tarn_node_half *h, uint64_t session, uint64_t link)
 {
     if (link)
@@ -376,11 +390,10 @@ static void rdma_detach(struct tarn_node_half *h, uint64_t session)
 static void rdma_lend(struct tarn_node_half *h, uint32_t window)
 {
     struct tarn_rdma_node *s = node_of(h);
-    if (serve_pool(s, window) == 0)
-        return;
-    tarn_log(h->serve.log, TARN_LOG_WARN, "rdma", "msg=\"a window is not offered by rdma\" cause=\"%s\"",
-             tarn_last_error());
-    unregister_pool(&s->served[window]);
+    if (serve_pool(s, window)) {
+        say_refused(s, window);
+        unregister_pool(&s->served[window]);
+    }
 }
 
 static void rdma_withdraw(struct tarn_node_half *h, uint32_t window)
@@ -388,11 +401,33 @@ static void rdma_withdraw(struct tarn_node_half *h, uint32_t window)
     unregister_pool(&node_of(h)->served[window]);
 }
 
-/* The keys of before are void then. */
+/* False: a device has not ended the registration. */
+static bool end_write_keys(struct served_pool *served)
+{
+    bool ended = true;
+    for (uint32_t i = 0; i < served->nslices; i++) {
+        ended &= tarn_region_free(served->write[i]) == 0;
+        served->write[i] = NULL;
+    }
+    return ended;
+}
+
+/* Makes the keys for writing void, and others in their place. Readers compare generations: they keep theirs.
+ */
 static void rdma_cut(struct tarn_node_half *h, uint32_t window)
 {
-    rdma_withdraw(h, window);
-    rdma_lend(h, window);
+    struct tarn_rdma_node *s = node_of(h);
+    struct served_pool *served = &s->served[window];
+    if (served->nslices == 0)
+        return;
+    if (!end_write_keys(served)) {
+        say_refused(s, window);
+        cut_off_all(s, take_all(s));
+        rdma_withdraw(h, window);
+    } else if (register_slices(s, window, WRITE_ACCESS, served->write)) {
+        say_refused(s, window);
+        rdma_withdraw(h, window); /* peers go by other transports */
+    }
 }
 
 /* The node's rails of a link; -1: none. Returns for how many of the client's ends; 0: there is no such link.

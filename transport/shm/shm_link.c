@@ -269,15 +269,16 @@ static int transfer(const struct tarn_shm_link *l, const struct tarn_work *w, bo
 static void copy_runs(const struct tarn_share_pool *p, const struct tarn_work *w, bool to_pool)
 {
     uint8_t *base = (uint8_t *)p->arena.addr + p->file_offset;
-    struct tarn_cursor far = tarn_cursor_at(w->runs, w->nruns, w->offset), near = {0};
+    const struct tarn_runs *runs = &w->lease->runs;
+    struct tarn_cursor far = tarn_runs_at(runs, w->offset), near = {0};
     for (uint64_t left = w->bytes, bytes; left > 0; left -= bytes) {
         void *at, *piece;
         struct tarn_cursor again = far;
-        bytes = tarn_cursor_next(&far, w->runs, w->nruns, left, &at);
+        bytes = tarn_cursor_next(&far, runs->piece, runs->n, left, &at);
         uint64_t room = tarn_cursor_next(&near, w->pieces, w->npieces, bytes, &piece);
         if (room < bytes) {
             far = again;
-            tarn_cursor_skip(&far, w->runs, w->nruns, room);
+            tarn_cursor_skip(&far, runs->piece, runs->n, room);
             bytes = room;
         }
         copy_run(piece, base + (uintptr_t)at, bytes, to_pool);
@@ -288,7 +289,7 @@ static void copy_runs(const struct tarn_share_pool *p, const struct tarn_work *w
 static const struct tarn_share_pool *work_window(struct tarn_shm_link *l, const struct tarn_work *w)
 {
     const struct window *window = w->pool < TARN_WINDOWS_MAX ? atomic_load(&l->windows[w->pool]) : NULL;
-    bool inside = window && w->slot < window->pool.nslots && w->runs_end <= window->pool.bytes;
+    bool inside = window && w->slot < window->pool.nslots && w->lease->runs.end <= window->pool.bytes;
     return inside ? &window->pool : NULL;
 }
 
@@ -311,7 +312,7 @@ static int move_leased(struct tarn_shm_link *l, const struct tarn_work *w, bool 
 
 static int shm_get(struct tarn_link *l, struct tarn_work *w)
 {
-    w->status = w->runs ? move_leased(own(l), w, false) : transfer(own(l), w, false);
+    w->status = w->lease ? move_leased(own(l), w, false) : transfer(own(l), w, false);
     return 0;
 }
 
@@ -319,7 +320,7 @@ static int shm_put(struct tarn_link *l, struct tarn_work *w)
 {
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: mapped read-only: attach with write", l->node);
-    w->status = w->runs ? move_leased(own(l), w, true) : transfer(own(l), w, true);
+    w->status = w->lease ? move_leased(own(l), w, true) : transfer(own(l), w, true);
     return 0;
 }
 

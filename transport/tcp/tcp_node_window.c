@@ -51,11 +51,11 @@ static void add(struct tarn_tcp_window_turn *t, const void *data, uint64_t bytes
 /* Adds runs of the pinned range. Returns the bytes that have found room. */
 static uint64_t add_runs(struct tarn_tcp_window_turn *t, const struct tarn_pinned *p, uint64_t bytes)
 {
-    struct tarn_cursor at = tarn_cursor_at(p->runs, p->nruns, p->at);
+    struct tarn_cursor at = tarn_runs_at(p->runs, p->at);
     uint64_t done = 0;
     while (done < bytes && room(t) > 2) {
         void *addr;
-        uint64_t run = tarn_cursor_next(&at, p->runs, p->nruns, bytes - done, &addr);
+        uint64_t run = tarn_cursor_next(&at, p->runs->piece, p->runs->n, bytes - done, &addr);
         add(t, addr, run);
         done += run;
     }
