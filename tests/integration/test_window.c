@@ -17,6 +17,8 @@
 #include <tarn/window.h>
 
 #include "client/client.h"
+#include "client/window/lent.h"
+#include "tests/transports.h"
 #include "tests/world.h"
 
 #define BYTES (1u << 20)
@@ -62,6 +64,11 @@ static int start(void **state)
 static int start_shm(void **state)
 {
     return start_over(state, "shm", true);
+}
+
+static int start_rdma(void **state)
+{
+    return start_over(state, "rdma", true);
 }
 
 static int stop(void **state)
@@ -414,6 +421,55 @@ static void no_late_byte_after_a_recall(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* Two leases of one window, written over the same links: what the end of one means for the other. */
+static void a_lease_ends_alone(void **state)
+{
+    struct pair *p = *state;
+    const struct tarn_run low = {.bytes = 4096}, high = {.offset = 8192, .bytes = 4096};
+    struct tarn_lease *a = lease(p, &low, 1, TARN_LEASE_WRITE), *b;
+    struct tarn_reach *ra = reach(p, a), *rb;
+    for (int written = 0; written < 3; written++) {
+        b = lease(p, &high, 1, TARN_LEASE_WRITE);
+        rb = reach(p, b);
+        assert_int_equal(move(ra, true, p->own, 4096, 0), 0);
+        for (int i = 0; i < written; i++)
+            assert_int_equal(move(rb, true, p->own, 4096, 0), 0);
+        assert_int_equal(tarn_recall(b, 0), 0);
+        memset(p->memory, 0xee, 16384);
+        assert_int_equal(move(rb, true, p->own, 4096, 0), TARN_E_STALE);
+        assert_int_equal(move(ra, true, p->own, 4096, 0), 0);
+        assert_int_equal(move(rb, true, p->own, 4096, 0), TARN_E_STALE);
+        assert_memory_equal(p->memory, p->own, 4096);
+        for (size_t i = 4096; i < 16384; i++)
+            assert_int_equal(p->memory[i], 0xee);
+        tarn_reach_free(rb);
+    }
+    tarn_reach_free(ra);
+    assert_int_equal(tarn_recall(a, 0), 0);
+}
+
+/* Keys are made void only for a lease that somebody may still write to: it has entered it, and not left. */
+static void who_has_left_is_not_cut_off(void **state)
+{
+    struct pair *p = *state;
+    struct tarn_lease *a = lease(p, NULL, 0, TARN_LEASE_WRITE), *b = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *ra = reach(p, a), *rb = reach(p, b), *again = reach(p, b);
+    bool keys = p->peer->transports[0]->caps & TARN_CAP_KEYS;
+    assert_int_equal(move(ra, true, p->own, 100, 0), 0);
+    assert_int_equal(move(rb, true, p->own, 100, 0), 0);
+    assert_int_equal(move(again, true, p->own, 100, 0), 0);
+    tarn_reach_free(ra);
+    HARNESS_UNTIL(!a->writers || a->writers->entered == 0, 5000);
+    assert_int_equal(tarn_recall(a, 0), 0);
+    assert_int_equal(p->window->ends, 0);
+    tarn_reach_free(rb); /* the other reach of b is still there */
+    assert_int_equal(tarn_recall(b, 0), 0);
+    assert_int_equal(p->window->ends, keys);
+    assert_int_equal(p->window->cut, keys);
+    assert_int_equal(move(again, true, p->own, 100, 0), TARN_E_STALE);
+    tarn_reach_free(again);
+}
+
 /* --- names -------------------------------------------------------------------------------------- */
 
 static struct tarn_lease *named(struct pair *p, const char *name)
@@ -668,35 +724,44 @@ static void the_lender_is_gone(void **state)
     tarn_reach_free(r);
 }
 
-/* Over tcp, then over shm. */
-#define T(test) \
-    {"tcp: " #test, test, start, stop, NULL}, \
-    { \
-        "shm: " #test, test, start_shm, stop, NULL \
-    }
+static void skipped(void **state)
+{
+    (void)state;
+    find_transport("rdma")->probe();
+    harness_skip("rdma", tarn_last_error());
+}
+
+#define TESTS(T) \
+    T(reads_and_writes_the_whole_window) \
+    T(runs_and_pieces_of_any_size) \
+    T(many_ranges_in_one_call) \
+    T(submitted_moves) \
+    T(ranges_outside_of_the_lease) \
+    T(runs_outside_of_the_window) \
+    T(a_lease_for_reading_is_not_written) \
+    T(descriptors_that_were_cut_or_altered) \
+    T(nothing_goes_through_a_recalled_lease) \
+    T(a_lease_ends_by_its_time) \
+    T(no_late_byte_after_a_recall) \
+    T(a_lease_ends_alone) \
+    T(who_has_left_is_not_cut_off) \
+    T(leases_have_names) \
+    T(a_write_tells) \
+    T(a_full_queue_loses_nothing) \
+    T(expects_by_tag_and_number) \
+    T(a_writer_that_is_gone) \
+    T(windows_come_and_go) \
+    T(connections_that_break) \
+    T(the_lender_is_gone)
+#define TCP(test) {"tcp: " #test, test, start, stop, NULL},
+#define SHM(test) {"shm: " #test, test, start_shm, stop, NULL},
+#define RDMA(test) {"rdma: " #test, test, start_rdma, stop, NULL},
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        T(reads_and_writes_the_whole_window),
-        T(runs_and_pieces_of_any_size),
-        T(many_ranges_in_one_call),
-        T(submitted_moves),
-        T(ranges_outside_of_the_lease),
-        T(runs_outside_of_the_window),
-        T(a_lease_for_reading_is_not_written),
-        T(descriptors_that_were_cut_or_altered),
-        T(nothing_goes_through_a_recalled_lease),
-        T(a_lease_ends_by_its_time),
-        T(no_late_byte_after_a_recall),
-        T(leases_have_names),
-        T(a_write_tells),
-        T(a_full_queue_loses_nothing),
-        T(expects_by_tag_and_number),
-        T(a_writer_that_is_gone),
-        T(windows_come_and_go),
-        T(connections_that_break),
-        T(the_lender_is_gone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {TESTS(TCP) TESTS(SHM)}, rdma[] = {TESTS(RDMA)},
+                            no_rdma[] = {cmocka_unit_test(skipped)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + (find_transport("rdma")->probe() ? cmocka_run_group_tests(no_rdma, NULL, NULL)
+                                                     : cmocka_run_group_tests(rdma, NULL, NULL));
 }
