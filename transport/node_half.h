@@ -61,6 +61,10 @@ struct tarn_guard {
      */
     int (*pin_lease)(void *arg, uint64_t session, bool write, uint32_t pool, uint32_t slot, uint64_t gen,
                      uint64_t offset, uint64_t bytes, struct tarn_pinned *p);
+    /* Windows only: the bytes of a write by that session are in place. AGAIN: too many notifications wait.
+     * STALE, AUTH. */
+    int (*notify)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
+                  const struct tarn_notify *n);
 };
 
 struct tarn_serve {
@@ -83,11 +87,12 @@ struct tarn_serve {
  */
 struct tarn_attach {
     uint64_t session;
-    bool write;        /* the session wants write access, too */
-    bool local;        /* came over the Unix socket, which can pass descriptors */
-    int hazard_fd;     /* the session's hazard page; -1: there is none */
-    const char *offer; /* what the client half's offer() wrote; "" for none */
-    _Atomic bool gone; /* nobody waits for the answer any more, so attach() may fail */
+    bool write;           /* the session wants write access, too */
+    bool local;           /* came over the Unix socket, which can pass descriptors */
+    int hazard_fd;        /* the session's hazard page; -1: there is none */
+    int ring_fd, bell_fd; /* enter() for writing, within a host: notices.h; -1: none */
+    const char *offer;    /* what the client half's offer() wrote; "" for none */
+    _Atomic bool gone;    /* nobody waits for the answer any more, so attach() may fail */
     void (*done)(struct tarn_attach *a);
     /* out */
     struct tarn_reason result; /* in done: code 0, or the failure */

@@ -151,6 +151,10 @@ int tarn_share_enter(struct tarn_node_half *h, uint32_t window, const char *begi
         more(p, text);
     size_t length = (size_t)snprintf(a->text, sizeof(a->text), "%s 1", begin);
     length += add_pool(tarn_share_node(h), window, text, length, a);
+    if (a->ring_fd >= 0) {
+        a->fds[a->nfds++] = a->ring_fd;
+        a->fds[a->nfds++] = a->bell_fd;
+    }
     snprintf(a->text + length, sizeof(a->text) - length, " %llu", (unsigned long long)p->file_offset);
     return 0;
 }

@@ -133,3 +133,26 @@ void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard)
     atomic_fetch_and(&h->claimed[hazard / 64], ~(1ull << hazard % 64));
     atomic_store(&h->page->entry[hazard], 0);
 }
+
+/* --- notifications ------------------------------------------------------------------------------ */
+
+int tarn_share_notices_map(const struct tarn_link *l, int fds[2], struct tarn_share_notices *n)
+{
+    if (atomic_load(&n->ring))
+        return 0;
+    int rc = map_file(l, "the ring of notifications", fds[0], sizeof(struct tarn_notice_ring),
+                      PROT_READ | PROT_WRITE, &n->map);
+    if (rc)
+        return rc;
+    n->bell = fds[1];
+    fds[1] = -1;
+    atomic_store(&n->ring, n->map.addr);
+    return 0;
+}
+
+void tarn_share_notices_unmap(struct tarn_share_notices *n)
+{
+    if (atomic_load(&n->ring))
+        close(n->bell);
+    unmap(&n->map);
+}

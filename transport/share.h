@@ -10,7 +10,7 @@
 #ifndef TARN_TRANSPORT_SHARE_H
 #define TARN_TRANSPORT_SHARE_H
 
-#include "transport/transport.h"
+#include "transport/notices.h"
 
 #define TARN_SHARE_FDS 3 /* of a pool in an ATTACH answer: arena (unless it is GPU memory), gen, touch */
 
@@ -55,6 +55,16 @@ struct tarn_share_hazards {
     struct tarn_hazard_page *page;
     _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
 };
+
+/* A lender's ring of notifications and its bell; ring NULL: not yet. */
+struct tarn_share_notices {
+    struct tarn_mapping map;
+    _Atomic(struct tarn_notice_ring *) ring;
+    int bell;
+};
+/* fds: the ring, and the bell, which is taken over (then -1). Once; later calls do nothing. */
+int tarn_share_notices_map(const struct tarn_link *l, int fds[2], struct tarn_share_notices *n);
+void tarn_share_notices_unmap(struct tarn_share_notices *n);
 
 int tarn_share_hazards_map(const struct tarn_link *l, int fd, struct tarn_share_hazards *h);
 /* Drops what is still claimed. The page belongs to the session, so the entries would stay for good. */

@@ -33,6 +33,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tarn/window.h>
+
 #include "base/cancel.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -61,6 +63,7 @@ enum {
     /* Peers write to windows with keys, and compare nothing. Each lease is entered, and recalls of leases
      * that somebody has entered make the keys void. */
     TARN_CAP_KEYS = 1 << 9,
+    TARN_CAP_NOTIFY = 1 << 10, /* put() sees to tarn_work.notify */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -167,6 +170,8 @@ struct tarn_work {
     uint64_t offset;                 /* from the start of the pool, or of the lease */
     uint64_t bytes;                  /* total of the pieces; 0 is legal and still checks the generation */
     const struct tarn_leased *lease; /* NULL: the work is about a pool */
+    /* put() with TARN_CAP_NOTIFY: what the lender is told once the bytes are in place; NULL: nothing. */
+    const struct tarn_notify *notify;
     const struct tarn_piece *pieces;
     uint32_t npieces;
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
@@ -178,6 +183,7 @@ struct tarn_work {
     bool touch;                       /* get: count as use */
     /* outcome */
     int status;
+    bool untold;     /* status 0, but the lender's queue had no room for `notify` */
     const char *why; /* in done: the failure's sentence if the transport has one; else NULL */
     void (*done)(struct tarn_work *w); /* status is set */
     void *owner;

@@ -177,6 +177,7 @@ static int visitor(struct tarn_lent_visitor *v, uint64_t session, redisReply **l
 /* For transports that share or register memory. */
 static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
 {
+    struct tarn_lender *l = lender_of(c->host);
     const struct tarn_host_transport *t;
     static struct tarn_attach a; /* large; one thread uses it */
     struct tarn_lent_visitor v;
@@ -192,9 +193,13 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_arg_u64(args[6], "link", 16, UINT64_MAX, &a.link);
     if (rc)
         return rc;
+    a.ring_fd = -1;
+    a.bell_fd = l->lent.bell;
     v.write = a.write;
     v.keys = t->ops->caps & TARN_CAP_KEYS;
-    rc = tarn_lent_enter(&lender_of(c->host)->lent, &v);
+    rc = tarn_lent_enter(&l->lent, &v);
+    if (!rc && a.write && (t->ops->caps & TARN_CAP_SAME_HOST))
+        rc = tarn_lent_ring_of(&l->lent, a.session, &a.ring_fd);
     if (!rc && !t->ops->serves(t->half, v.window))
         rc = tarn_fail(TARN_E_NOT_REACHABLE, "ENTER %s: does not reach window %u", args[1]->str, v.window);
     if (!rc)
@@ -228,21 +233,17 @@ static int command_leave(struct tarn_conn *c, size_t n, redisReply **args)
 
 static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    struct tarn_notification told = {0};
-    uint32_t window, slot;
-    uint64_t gen;
-    int rc = tarn_arg_slot(args + 1, &window, &slot, &gen);
+    const redisReply *data = args[5];
+    struct tarn_notify told = {.data = data->str, .bytes = (uint32_t)data->len};
+    struct tarn_lent_visitor v;
+    (void)n;
+    int rc = visitor(&v, c->session->id, args + 1);
     if (!rc)
         rc = tarn_arg_u64(args[4], "tag", 10, UINT64_MAX, &told.tag);
-    if (!rc && args[n - 1]->len > sizeof(told.data))
-        rc = tarn_fail(TARN_E_INVALID, "NOTIFY: %zu bytes: at most %zu", (size_t)args[n - 1]->len,
-                       sizeof(told.data));
-    if (rc)
-        return rc;
-    told.bytes = (uint32_t)args[n - 1]->len;
-    memcpy(told.data, args[n - 1]->str, told.bytes);
-    snprintf(told.peer, sizeof(told.peer), "%s", c->peer);
-    rc = tarn_lent_notify(&lender_of(c->host)->lent, c->session->id, window, slot, gen, &told);
+    if (!rc && data->len > TARN_NOTIFY_MAX)
+        rc = tarn_fail(TARN_E_INVALID, "NOTIFY: %zu bytes: at most %d", (size_t)data->len, TARN_NOTIFY_MAX);
+    if (!rc)
+        rc = tarn_lent_notify(&lender_of(c->host)->lent, v.session, v.window, v.slot, v.gen, &told);
     if (!rc)
         tarn_resp_add_simple(&c->out, "OK");
     return rc;
@@ -287,6 +288,13 @@ static void cut(void *arg, uint32_t window)
     const struct tarn_host *h = arg;
     for (uint32_t i = 0; i < h->ntransports; i++)
         h->transports[i].ops->cut(h->transports[i].half, window);
+}
+
+static void rung(void *arg, int events)
+{
+    struct tarn_lender *l = arg;
+    (void)events;
+    tarn_lent_rung(&l->lent);
 }
 
 static void tick(void *arg)
@@ -422,6 +430,8 @@ static int start(struct tarn_lender *l)
     if (!rc)
         rc = tarn_timer_new(l->host.loop, TICK_MS, tick, l, &l->tick);
     if (!rc)
+        rc = tarn_watch_new(l->host.loop, l->lent.bell, TARN_READABLE, rung, l, &l->bell);
+    if (!rc)
         rc = tarn_client_thread(&l->thread, run, l);
     l->started = !rc;
     return rc;
@@ -455,6 +465,7 @@ void tarn_lender_stop(struct tarn_lender *l)
         pthread_join(l->thread, NULL);
     }
     tarn_watch_free(l->tick);
+    tarn_watch_free(l->bell);
     tarn_host_end(&l->host);
     tarn_lent_free(&l->lent);
     tarn_loop_free(l->host.loop);

@@ -22,7 +22,7 @@ struct tarn_lender {
     char address[128], unix_path[108];
     pthread_t thread;
     bool started;
-    struct tarn_watch *tick;
+    struct tarn_watch *tick, *bell;
 };
 
 /* Runs fn(l, arg) on the lender's thread and waits for it; there nothing of the lender changes meanwhile. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/window/lent.h"
+#include "client/window/lent_impl.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "client/client.h"
 
 #define LOOK_NS (200 * 1000ull) /* between looks at marks, which nobody tells of */
 
@@ -26,29 +27,10 @@ static void free_grants(struct tarn_window *w, uint64_t session)
     }
 }
 
-static void free_notice(struct tarn_window *w, struct tarn_lent_notice *n)
-{
-    DL_DELETE(w->notices, n);
-    w->nnotices--;
-    free(n);
-}
-
-/* Takes a notice; *out may be NULL. The lock is held. */
-static void take(struct tarn_window *w, struct tarn_lent_notice *n, struct tarn_notification *out)
-{
-    eventfd_t count;
-    if (out)
-        *out = n->n;
-    free_notice(w, n);
-    if (w->nnotices == 0)
-        eventfd_read(w->notice_fd, &count);
-}
-
 static void window_free(struct tarn_window *w)
 {
     free_grants(w, 0);
-    while (w->notices)
-        free_notice(w, w->notices);
+    tarn_lent_drop_notices(w, NULL);
     if (w->notice_fd >= 0)
         close(w->notice_fd);
     free(w);
@@ -85,11 +67,13 @@ static int map_gens(struct tarn_lent *l)
 
 int tarn_lent_init(struct tarn_lent *l, uint64_t epoch)
 {
-    l->gen_fd = -1;
+    l->gen_fd = l->bell = -1;
     pthread_mutex_init(&l->lock, NULL);
     tarn_cond_init(&l->unpinned);
     tarn_cond_init(&l->told);
     int rc = map_gens(l);
+    if (!rc)
+        rc = tarn_client_eventfd(&l->bell);
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
         l->pools[i].memfd = -1;
     for (uint32_t i = 0; !rc && i < TARN_LENT_SLOTS; i++)
@@ -114,6 +98,10 @@ void tarn_lent_free(struct tarn_lent *l)
         munmap((void *)(uintptr_t)l->gen, TARN_LENT_SLOTS * sizeof(*l->gen));
     if (l->gen_fd >= 0)
         close(l->gen_fd);
+    while (l->rings)
+        tarn_lent_ring_end(l, l->rings->session);
+    if (l->bell >= 0)
+        close(l->bell);
     pthread_cond_destroy(&l->unpinned);
     pthread_cond_destroy(&l->told);
     pthread_mutex_destroy(&l->lock);
@@ -163,7 +151,7 @@ static bool same_token(const char *token, const char *given)
     return !differs;
 }
 
-static struct tarn_window_grant *grant_of(struct tarn_window *w, uint64_t session)
+struct tarn_window_grant *tarn_lent_grant_of(struct tarn_window *w, uint64_t session)
 {
     struct tarn_window_grant *g;
     LL_SEARCH_SCALAR(w->grants, g, session, session);
@@ -172,7 +160,7 @@ static struct tarn_window_grant *grant_of(struct tarn_window *w, uint64_t sessio
 
 static int grant(struct tarn_lent *l, struct tarn_window *w, uint64_t session, bool write)
 {
-    struct tarn_window_grant *g = grant_of(w, session);
+    struct tarn_window_grant *g = tarn_lent_grant_of(w, session);
     if (!g && !(g = calloc(1, sizeof(*g))))
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory for a session");
     if (!g->session) {
@@ -222,6 +210,7 @@ static void writer_gone(struct tarn_lent *l, uint64_t session, bool quit)
 void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit)
 {
     pthread_mutex_lock(&l->lock);
+    tarn_lent_ring_end(l, session);
     writer_gone(l, session, quit);
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
         if (l->windows[i])
@@ -380,15 +369,6 @@ static int await_quiet(struct tarn_lent *l, const struct tarn_lease *lease, uint
     }
 }
 
-/* Nobody is to find a lease in a notification that is freed. The lock is held. */
-static void drop_notices(const struct tarn_lease *lease)
-{
-    struct tarn_lent_notice *n, *next;
-    DL_FOREACH_SAFE(lease->window->notices, n, next)
-    if (n->n.lease == lease)
-        take(lease->window, n, NULL);
-}
-
 int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t deadline_ns,
                      struct tarn_cancel *cancel)
 {
@@ -396,7 +376,7 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
     end(l, lease);
     int rc = await_quiet(l, lease, deadline_ns, cancel);
     if (!rc) {
-        drop_notices(lease);
+        tarn_lent_drop_notices(lease->window, lease);
         DL_DELETE(lease->window->leases, lease);
         l->leases[lease->slot] = NULL;
         if ((uint32_t)lease->gen < UINT32_MAX - 3) /* its counter must not come round */
@@ -418,14 +398,13 @@ void tarn_lent_end_all(struct tarn_lent *l, uint64_t deadline_ns)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* The lock is held. */
-static struct tarn_lease *find(const struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen)
+struct tarn_lease *tarn_lent_find(const struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen)
 {
     struct tarn_lease *lease = slot < TARN_LENT_SLOTS ? l->leases[slot] : NULL;
     return lease && !lease->ended && lease->gen == gen && lease->window->index == window ? lease : NULL;
 }
 
-static int stale(uint32_t window, uint32_t slot)
+int tarn_lent_stale(uint32_t window, uint32_t slot)
 {
     return tarn_fail(TARN_E_STALE, "window %u lease %u: has ended: ask the lender for a new one", window,
                      slot);
@@ -434,7 +413,7 @@ static int stale(uint32_t window, uint32_t slot)
 /* The lock is held. False: out of memory. */
 static bool note_writer(struct tarn_lease *lease, uint64_t session, const char *peer)
 {
-    const struct tarn_window_grant *g = grant_of(lease->window, session);
+    const struct tarn_window_grant *g = tarn_lent_grant_of(lease->window, session);
     struct tarn_lent_writer *w;
     LL_SEARCH_SCALAR(lease->writers, w, session, session);
     if (!lease->write || !g || !g->write)
@@ -449,7 +428,7 @@ static bool note_writer(struct tarn_lease *lease, uint64_t session, const char *
     return true;
 }
 
-static struct tarn_lent_writer *writer_of(struct tarn_lease *lease, uint64_t session)
+struct tarn_lent_writer *tarn_lent_writer_of(struct tarn_lease *lease, uint64_t session)
 {
     struct tarn_lent_writer *w;
     LL_SEARCH_SCALAR(lease->writers, w, session, session);
@@ -459,9 +438,9 @@ static struct tarn_lent_writer *writer_of(struct tarn_lease *lease, uint64_t ses
 int tarn_lent_enter(struct tarn_lent *l, struct tarn_lent_visitor *v)
 {
     pthread_mutex_lock(&l->lock);
-    struct tarn_lease *lease = find(l, v->window, v->slot, v->gen);
-    const struct tarn_window_grant *g = lease ? grant_of(lease->window, v->session) : NULL;
-    struct tarn_lent_writer *w = lease ? writer_of(lease, v->session) : NULL;
+    struct tarn_lease *lease = tarn_lent_find(l, v->window, v->slot, v->gen);
+    const struct tarn_window_grant *g = lease ? tarn_lent_grant_of(lease->window, v->session) : NULL;
+    struct tarn_lent_writer *w = lease ? tarn_lent_writer_of(lease, v->session) : NULL;
     bool may = v->write ? w && g && g->write && lease->write : g != NULL;
     if (may && v->write && v->keys)
         w->entered++;
@@ -469,7 +448,7 @@ int tarn_lent_enter(struct tarn_lent *l, struct tarn_lent_visitor *v)
         v->pass = g->pass;
     pthread_mutex_unlock(&l->lock);
     if (!lease)
-        return stale(v->window, v->slot);
+        return tarn_lent_stale(v->window, v->slot);
     return may ? 0
                : tarn_fail(TARN_E_AUTH, "window %u lease %u: show a token for %s first (REACH)", v->window,
                            v->slot, v->write ? "writing" : "reading");
@@ -478,9 +457,9 @@ int tarn_lent_enter(struct tarn_lent *l, struct tarn_lent_visitor *v)
 void tarn_lent_leave(struct tarn_lent *l, const struct tarn_lent_visitor *v, uint32_t times)
 {
     pthread_mutex_lock(&l->lock);
-    struct tarn_lease *lease = find(l, v->window, v->slot, v->gen);
-    const struct tarn_window_grant *g = lease ? grant_of(lease->window, v->session) : NULL;
-    struct tarn_lent_writer *w = lease ? writer_of(lease, v->session) : NULL;
+    struct tarn_lease *lease = tarn_lent_find(l, v->window, v->slot, v->gen);
+    const struct tarn_window_grant *g = lease ? tarn_lent_grant_of(lease->window, v->session) : NULL;
+    struct tarn_lent_writer *w = lease ? tarn_lent_writer_of(lease, v->session) : NULL;
     if (w && g && g->pass == v->pass)
         w->entered -= times < w->entered ? times : w->entered;
     pthread_mutex_unlock(&l->lock);
@@ -490,111 +469,14 @@ int tarn_lent_visit(struct tarn_lent *l, uint64_t session, const char *peer, uin
                     uint64_t gen, void (*fn)(void *arg, const struct tarn_lease *lease), void *arg)
 {
     pthread_mutex_lock(&l->lock);
-    struct tarn_lease *lease = find(l, window, slot, gen);
+    struct tarn_lease *lease = tarn_lent_find(l, window, slot, gen);
     bool noted = !lease || note_writer(lease, session, peer);
     if (lease)
         fn(arg, lease);
     pthread_mutex_unlock(&l->lock);
     if (!noted)
         return tarn_fail(TARN_E_NO_MEMORY, "window %u lease %u: out of memory for a session", window, slot);
-    return lease ? 0 : stale(window, slot);
-}
-
-/* --- notifications ------------------------------------------------------------------------------ */
-
-int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
-                     const struct tarn_notification *n)
-{
-    int rc = 0;
-    pthread_mutex_lock(&l->lock);
-    struct tarn_lease *lease = find(l, window, slot, gen);
-    const struct tarn_window_grant *g = lease ? grant_of(lease->window, session) : NULL;
-    struct tarn_lent_notice *notice = NULL;
-    if (!lease)
-        rc = TARN_E_STALE;
-    else if (!g || !g->write || !lease->write)
-        rc = TARN_E_AUTH;
-    else if (lease->window->nnotices == TARN_LENT_NOTICES)
-        rc = TARN_E_AGAIN;
-    else if (!(notice = malloc(sizeof(*notice))))
-        rc = TARN_E_NO_MEMORY;
-    if (!rc) {
-        notice->n = *n;
-        notice->n.lease = lease;
-        DL_APPEND(lease->window->notices, notice);
-        if (lease->window->nnotices++ == 0)
-            eventfd_write(lease->window->notice_fd, 1);
-        pthread_cond_broadcast(&l->told);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return rc == TARN_E_STALE ? stale(window, slot)
-           : rc ? tarn_fail(rc, "window %u lease %u: notification: %s", window, slot, tarn_strerror(rc))
-                : 0;
-}
-
-/* Waits for `told` or the deadline. 0: look again. The lock is held. */
-static int await_told(struct tarn_lent *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
-{
-    if (tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
-        return 0;
-    return tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
-}
-
-int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline_ns,
-                   struct tarn_cancel *cancel, struct tarn_notification *out)
-{
-    int rc = 0;
-    pthread_mutex_lock(&l->lock);
-    while (!rc && !w->notices)
-        rc = await_told(l, deadline_ns, cancel);
-    if (!rc)
-        take(w, w->notices, out);
-    pthread_mutex_unlock(&l->lock);
-    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "window %u: no notification in time", w->index) : rc;
-}
-
-/* Takes the lease's notices with that tag, if there are n of them. The lock is held. */
-static bool take_tagged(const struct tarn_lease *lease, uint64_t tag, uint32_t n)
-{
-    struct tarn_lent_notice *at, *next;
-    uint32_t found = 0;
-    DL_FOREACH (lease->window->notices, at)
-        found += at->n.lease == lease && at->n.tag == tag;
-    if (found < n)
-        return false;
-    DL_FOREACH_SAFE(lease->window->notices, at, next)
-    if (n > 0 && at->n.lease == lease && at->n.tag == tag) {
-        take(lease->window, at, NULL);
-        n--;
-    }
-    return true;
-}
-
-static int writer_lost(const struct tarn_lease *lease)
-{
-    const struct tarn_lent_writer *w;
-    LL_SEARCH_SCALAR(lease->writers, w, gone, true);
-    if (!w)
-        return 0;
-    return tarn_fail(TARN_E_NODE_DOWN, "window %u lease %u: its writer %s is gone: has that process ended?",
-                     lease->window->index, lease->slot, w->peer);
-}
-
-int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
-                     uint64_t deadline_ns, struct tarn_cancel *cancel)
-{
-    int rc = 0;
-    pthread_mutex_lock(&l->lock);
-    while (!rc && !take_tagged(lease, tag, n)) {
-        rc = lease->ended ? stale(lease->window->index, lease->slot) : writer_lost(lease);
-        if (!rc)
-            rc = await_told(l, deadline_ns, cancel);
-    }
-    pthread_mutex_unlock(&l->lock);
-    return rc == TARN_E_TIMEOUT
-               ? tarn_fail(rc, "window %u lease %u: %u notifications with tag %llu have not come in time",
-                           lease->window->index, lease->slot, n, (unsigned long long)tag)
-               : rc;
+    return lease ? 0 : tarn_lent_stale(window, slot);
 }
 
 void tarn_lent_info(struct tarn_lent *l, struct tarn_buf *text)
@@ -624,8 +506,8 @@ static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, u
     struct tarn_lent *l = arg;
     int rc = 0;
     pthread_mutex_lock(&l->lock);
-    struct tarn_lease *lease = find(l, window, slot, gen);
-    const struct tarn_window_grant *g = lease ? grant_of(lease->window, session) : NULL;
+    struct tarn_lease *lease = tarn_lent_find(l, window, slot, gen);
+    const struct tarn_window_grant *g = lease ? tarn_lent_grant_of(lease->window, session) : NULL;
     if (!lease)
         rc = TARN_E_STALE;
     else if (!g || (write && !(g->write && lease->write)))
@@ -637,7 +519,7 @@ static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, u
         *p = (struct tarn_pinned){.runs = &lease->runs, .at = offset};
     }
     pthread_mutex_unlock(&l->lock);
-    return rc == TARN_E_STALE ? stale(window, slot)
+    return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)
            : rc               ? tarn_fail(rc, "window %u lease %u: %s", window, slot, tarn_strerror(rc))
                               : 0;
 }
@@ -662,6 +544,7 @@ struct tarn_guard tarn_lent_guard(struct tarn_lent *l)
     return (struct tarn_guard){
         .arg = l,
         .pin_lease = guard_pin,
+        .notify = tarn_lent_guard_notify,
         .unpin = guard_unpin,
         .touch = guard_touch,
     };

@@ -32,6 +32,7 @@
 #include "base/cancel.h"
 #include "client/window/descriptor.h"
 #include "transport/node_half.h"
+#include "transport/notices.h"
 
 #define TARN_LENT_SLOTS 65536
 
@@ -84,6 +85,14 @@ struct tarn_lease {
     struct tarn_runs runs; /* addresses in this process */
 };
 
+/* Where a session of this host puts its notifications (transport/notices.h). */
+struct tarn_lent_ring {
+    struct tarn_lent_ring *next;
+    uint64_t session, at; /* at: the number of the next pop */
+    struct tarn_notice_ring *ring;
+    int fd;
+};
+
 /* A session's hazard page. */
 struct tarn_lent_page {
     struct tarn_lent_page *next;
@@ -103,6 +112,9 @@ struct tarn_lent {
     uint32_t free[TARN_LENT_SLOTS];
     uint64_t next_id, next_pass;
     struct tarn_lent_page *pages;
+    struct tarn_lent_ring *rings;
+    int bell;          /* an eventfd: a ring has got something */
+    uint32_t spinning; /* threads that look at the rings by themselves */
 };
 
 int tarn_lent_init(struct tarn_lent *l, uint64_t epoch);
@@ -150,9 +162,16 @@ void tarn_lent_leave(struct tarn_lent *l, const struct tarn_lent_visitor *v, uin
 int tarn_lent_admit(struct tarn_lent *l, uint32_t window, const char *token, uint64_t session, bool *write_p);
 /* The session is gone; quit: it has said so before. */
 void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit);
+
+/* --- lent_notify.c ------------------------------------------------------------------------------ */
+
 /* A writer's notification. AGAIN: too many wait. STALE, AUTH. */
 int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
-                     const struct tarn_notification *n);
+                     const struct tarn_notify *n);
+/* The session's ring. */
+int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p);
+/* The bell has rung. */
+void tarn_lent_rung(struct tarn_lent *l);
 /* As tarn_notification_next() and tarn_expect(). */
 int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline_ns,
                    struct tarn_cancel *cancel, struct tarn_notification *out);

@@ -40,6 +40,8 @@ struct batch {
     struct job *jobs;
     size_t n;
     struct tarn_reason why; /* of the first job that failed */
+    const struct tarn_notify *notify;
+    bool told, untold; /* the notification went with the last job; in vain, since the queue was full */
 };
 
 static void finish(struct batch *b, struct job *j, int status)
@@ -70,9 +72,16 @@ static int unreachable(const struct batch *b, const struct job *j)
     return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
 }
 
+/* Does the notification go with this job? The others have ended. */
+static bool carries(const struct batch *b, const struct job *j)
+{
+    return b->notify && !b->why.code && j == &b->jobs[b->n - 1] && (j->way.side->ops->caps & TARN_CAP_NOTIFY);
+}
+
 static void post(struct batch *b, struct job *j)
 {
     while (choose(b, j)) {
+        j->x.work.notify = carries(b, j) ? b->notify : NULL;
         int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, tarn_now_ns(), UINT64_MAX);
         j->flying = rc == 0;
         if (rc == 0)
@@ -150,6 +159,8 @@ static void done(struct batch *b, struct job *j)
     int status = j->x.work.status;
     switch (status) {
     case 0:
+        b->told = j->x.work.notify;
+        b->untold = j->x.work.untold;
         finish(b, j, 0);
         break;
     case TARN_E_NOT_REACHABLE: /* by this transport */
@@ -238,19 +249,31 @@ static int aim(struct batch *b, struct job *j)
     return tarn_pieces_gpu(m->pieces, m->npieces, &b->seen, &j->x.work.gpu);
 }
 
+static void begin_jobs(struct batch *b, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        int rc = aim(b, &b->jobs[i]);
+        if (rc)
+            finish(b, &b->jobs[i], rc);
+        else
+            post(b, &b->jobs[i]);
+    }
+}
+
+static void end_jobs(struct batch *b)
+{
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;)
+        landed(b, TARN_CONTAINER_OF(x, struct job, x));
+}
+
 static void run(struct batch *b)
 {
     tarn_flight_init(&b->flight, b->reach->client, b->cancel);
-    for (size_t i = 0; i < b->n; i++) {
-        struct job *j = &b->jobs[i];
-        int rc = aim(b, j);
-        if (rc)
-            finish(b, j, rc);
-        else
-            post(b, j);
-    }
-    for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;)
-        landed(b, TARN_CONTAINER_OF(x, struct job, x));
+    size_t last = b->notify && b->n > 1 ? b->n - 1 : b->n; /* it tells of all, so it waits for them */
+    begin_jobs(b, 0, last);
+    end_jobs(b);
+    begin_jobs(b, last, b->n);
+    end_jobs(b);
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].flying)
             finish(b, &b->jobs[i], in_doubt(b, TARN_E_CANCELED, "canceled"));
@@ -319,23 +342,39 @@ static int begin(struct call *k, const struct tarn_move_options *given)
     return rc ? rc : tarn_client_enter(k->reach->client);
 }
 
+/* The bytes are in place. */
+static int told(const struct batch *b)
+{
+    if (!b->told)
+        return notify(b, b->notify);
+    return b->untold ? tarn_peer_node_fail(b->reach->lender, TARN_E_AGAIN,
+                                           "its queue of notifications is full: the bytes are in place, so "
+                                           "tell again with a write of no moves")
+                     : 0;
+}
+
 static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct call *k = arg;
-    struct batch b = {
-        .reach = k->reach, .write = k->write, .n = k->n, .deadline_ns = deadline_ns, .cancel = cancel};
-    b.jobs = calloc(k->n, sizeof(*b.jobs));
-    if (!b.jobs && k->n)
+    struct tarn_move nothing = {.npieces = 0};
+    struct job one = {.tried = 0};
+    struct batch b = {.reach = k->reach,
+                      .write = k->write,
+                      .n = k->n ? k->n : 1,
+                      .deadline_ns = deadline_ns,
+                      .cancel = cancel,
+                      .notify = k->options.notify};
+    b.jobs = b.n > 1 ? calloc(b.n, sizeof(*b.jobs)) : &one;
+    if (!b.jobs)
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu items", k->write ? "write" : "read",
                          k->n);
-    for (size_t i = 0; i < k->n; i++)
-        b.jobs[i].move = &k->moves[i];
+    for (size_t i = 0; i < b.n; i++)
+        b.jobs[i].move = k->n ? &k->moves[i] : &nothing;
     tarn_seen_clear(&b.seen);
     run(&b);
-    free(b.jobs);
-    if (k->options.notify && !b.why.code)
-        return notify(&b, k->options.notify);
-    return tarn_reason_fail(&b.why);
+    if (b.n > 1)
+        free(b.jobs);
+    return b.notify && !b.why.code ? told(&b) : tarn_reason_fail(&b.why);
 }
 
 static int move(struct call *k, const struct tarn_move_options *given)

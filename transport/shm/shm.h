@@ -5,7 +5,10 @@
 
 #include "transport/transport.h"
 
-enum { TARN_SHM_CAPS = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED };
+enum {
+    TARN_SHM_CAPS =
+        TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_NOTIFY
+};
 
 extern const struct tarn_transport_ops tarn_shm_ops;
 extern const struct tarn_node_half_ops tarn_shm_node_ops;

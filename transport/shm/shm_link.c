@@ -43,6 +43,7 @@ struct tarn_shm_link {
     struct tarn_link link;
     uint64_t tick_base_ns;
     struct tarn_share_hazards hazards;
+    struct tarn_share_notices notices;
     uint32_t npools; /* highest index + 1 */
     struct tarn_share_pool pools[POOLS_MAX];
     _Atomic(struct window *) windows[TARN_WINDOWS_MAX]; /* as it was learnt last */
@@ -63,6 +64,7 @@ static void shm_close(struct tarn_link *link)
 {
     struct tarn_shm_link *l = own(link);
     tarn_share_hazards_unmap(&l->hazards);
+    tarn_share_notices_unmap(&l->notices);
     for (uint32_t i = 0; i < l->npools; i++)
         tarn_share_pool_unmap(&l->pools[i]);
     while (l->learnt) {
@@ -111,12 +113,14 @@ static int map_all(struct tarn_shm_link *l, const struct tarn_peer *peer)
 static void close_fds(const struct tarn_peer *peer)
 {
     for (uint32_t i = 0; i < peer->nfds; i++) {
-        close(peer->fds[i]);
+        if (peer->fds[i] >= 0)
+            close(peer->fds[i]);
         peer->fds[i] = -1;
     }
 }
 
-/* "v1 1 <window> <bytes> <slots> <offset in the file>" with the files of arena and gen. */
+/* "v1 1 <window> <bytes> <slots> <offset in the file>" with the files of arena and gen, and, for writing, the
+ * ring of notifications and its bell. */
 static int map_window(struct tarn_shm_link *l, const struct tarn_peer *peer, struct window *w,
                       uint32_t *index_p)
 {
@@ -129,9 +133,12 @@ static int map_window(struct tarn_shm_link *l, const struct tarn_peer *peer, str
     w->pool.bytes = tarn_answer_number(&a, 10, SIZE_MAX / 4);
     w->pool.nslots = (uint32_t)tarn_answer_number(&a, 10, UINT32_MAX);
     w->pool.file_offset = tarn_answer_number(&a, 10, SIZE_MAX / 4);
-    if (a.failed || n != 1 || peer->nfds != 2)
+    if (a.failed || n != 1 || peer->nfds != (peer->write ? 4 : 2))
         return tarn_answer_malformed(&a);
     const int fds[2] = {peer->fds[1], -1};
+    rc = peer->write ? tarn_share_notices_map(&l->link, peer->fds + 2, &l->notices) : 0;
+    if (rc)
+        return rc;
     return tarn_share_pool_map(&l->link, peer->fds[0], fds, peer->write, &w->pool);
 }
 
@@ -294,7 +301,7 @@ static const struct tarn_share_pool *work_window(struct tarn_shm_link *l, const 
 }
 
 /* Under a mark in the hazard page: whoever recalls the lease waits for it. */
-static int move_leased(struct tarn_shm_link *l, const struct tarn_work *w, bool to_pool)
+static int move_leased(struct tarn_shm_link *l, struct tarn_work *w, bool to_pool)
 {
     const struct tarn_share_pool *p = work_window(l, w);
     uint32_t mark;
@@ -304,6 +311,7 @@ static int move_leased(struct tarn_shm_link *l, const struct tarn_work *w, bool 
     if (rc)
         return rc;
     copy_runs(p, w, to_pool);
+    w->untold = w->notify && tarn_notices_push(atomic_load(&l->notices.ring), l->notices.bell, w);
     tarn_share_hazard_drop(&l->hazards, mark);
     return 0;
 }

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tarn/window.h>
+
 #include "transport/node_tokens.h"
 
 #define TARN_TCP_MAGIC 0x4e524154u /* "TARN" */
@@ -21,9 +23,16 @@ enum tarn_tcp_op {
 };
 
 /*
+ * A PUT to a window may end with a *notification*, its tag and then its data: the last `status` bytes of its
+ * `bytes`. The lender is told of it when all bytes are in place; AGAIN: they are, but it had no room to be
+ * told.
+ *
  * The answer to a GET from a window has a *verdict* behind its payload: the same frame again, with the status
  * that counts. A lease may end while its bytes are on their way; what is left of the payload is zeros then.
  */
+#define TARN_TCP_TAG sizeof(uint64_t)
+#define TARN_TCP_NOTICE_MAX (TARN_TCP_TAG + TARN_NOTIFY_MAX)
+
 struct tarn_tcp_frame {
     uint32_t magic;
     uint8_t version;

@@ -109,6 +109,24 @@ bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n)
 
 /* --- sending ------------------------------------------------------------------------------------ */
 
+/* Bytes of the notification behind a put's. */
+static uint64_t notice_bytes(const struct tarn_work *w)
+{
+    return w->notify ? TARN_TCP_TAG + w->notify->bytes : 0;
+}
+
+/* Adds the notification from its byte `from` on. False: no room. */
+static bool add_notice(struct message *m, const struct tarn_work *w, uint64_t from)
+{
+    const struct tarn_notify *n = w->notify;
+    uint64_t tag = from < TARN_TCP_TAG ? from : TARN_TCP_TAG, data = from - tag;
+    if (m->n + 2 > IOV_MAX_USED)
+        return false;
+    add(m, (char *)(uintptr_t)&n->tag + tag, TARN_TCP_TAG - tag);
+    add(m, (char *)(uintptr_t)n->data + data, n->bytes - data);
+    return true;
+}
+
 static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct tarn_work *w)
 {
     return (struct tarn_tcp_frame){
@@ -119,14 +137,15 @@ static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct
         .slot = w->slot,
         .gen = w->gen,
         .offset = w->offset,
-        .bytes = w->bytes,
+        .status = (int32_t)notice_bytes(w),
+        .bytes = w->bytes + notice_bytes(w),
         .tag = tarn_tcp_course(w)->tag,
     };
 }
 
 static uint64_t payload_of(const struct tarn_tcp_lane *n, const struct tarn_work *w)
 {
-    return n->op == TARN_TCP_PUT ? w->bytes : 0;
+    return n->op == TARN_TCP_PUT ? w->bytes + notice_bytes(w) : 0;
 }
 
 static bool is_staged(const struct tarn_work *w)
@@ -140,10 +159,9 @@ static bool may_send(const struct tarn_tcp_lane *n, const struct tarn_work *w, u
     return n->op == TARN_TCP_GET || !is_staged(w) || tarn_stage_passed(n->stage, part);
 }
 
-/* Adds what is left of a put's payload as far as it is there and there is room; true when all of it was
- * added. */
-static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
-                    struct tarn_cursor at, uint64_t left, uint32_t *part)
+/* The same of the pieces' bytes alone. */
+static bool add_bytes(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                      struct tarn_cursor at, uint64_t left, uint32_t *part)
 {
     if (!is_staged(w))
         return add_payload(m, w, at, left);
@@ -152,6 +170,17 @@ static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const stru
     m->n += *part - before;
     m->bytes += bytes;
     return bytes == left;
+}
+
+/* Adds what is left of a put's payload as far as it is there and there is room; true when all of it was
+ * added. */
+static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                    struct tarn_cursor at, uint64_t left, uint32_t *part)
+{
+    uint64_t notice = notice_bytes(w);
+    if (left > notice && !add_bytes(n, m, w, at, left - notice, part))
+        return false;
+    return !notice || add_notice(m, w, left < notice ? notice - left : 0);
 }
 
 /* Gathers what is queued, from the byte after the last one sent. */
@@ -190,13 +219,17 @@ static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
         struct tarn_work *w = n->unsent;
         uint64_t head = n->sent < FRAME ? FRAME - n->sent : 0;
         uint64_t left = FRAME + payload_of(n, w) - n->sent;
-        uint64_t take = bytes < left ? bytes : left;
+        uint64_t take = bytes < left ? bytes : left, notice = notice_bytes(w);
+        uint64_t room = left > head + notice ? left - head - notice : 0; /* of the pieces */
+        uint64_t pieces = take > head ? take - head : 0;
+        if (pieces > room)
+            pieces = room;
         n->sent += take;
         bytes -= take;
-        if (take > head && is_staged(w))
-            tarn_tcp_lane_passed_on(n, w, take - head);
+        if (pieces && is_staged(w))
+            tarn_tcp_lane_passed_on(n, w, pieces);
         if (take < left) {
-            tarn_cursor_skip(&n->sent_at, w->pieces, w->npieces, take > head ? take - head : 0);
+            tarn_cursor_skip(&n->sent_at, w->pieces, w->npieces, pieces);
             return;
         }
         n->unsent = w->next;
@@ -287,6 +320,11 @@ static int take_answer(struct tarn_tcp_lane *n)
         return garbled(n->node, "received the answer to something not asked");
     if (f->status > 0 || (n->op == TARN_TCP_GET && f->bytes != (f->status ? 0 : w->bytes)))
         return garbled(n->node, "received an answer of the wrong size");
+    if (f->status == TARN_E_AGAIN && w->notify) {
+        w->untold = true;
+        answered(n, 0);
+        return 0;
+    }
     n->received_at = (struct tarn_cursor){0};
     n->payload_left = n->op == TARN_TCP_GET ? f->bytes : 0;
     if (f->status)

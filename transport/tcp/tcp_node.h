@@ -66,6 +66,12 @@ struct tarn_tcp_conn {
     uint8_t *to;
     uint64_t left;
     int32_t put_status;
+    /* Windows: the payload ends with so many bytes of a notification. */
+    uint32_t notice_bytes;
+    struct {
+        uint64_t tag;
+        char data[TARN_NOTIFY_MAX];
+    } notice;
     /* GPU pools: */
     struct tarn_tcp_conn *gpu_next, *gpu_prev; /* in its thread's list */
     bool listed;                               /* it is in that list */
@@ -140,9 +146,13 @@ struct tarn_tcp_window_turn {
 /* Gathers a turn's worth of answers, of at most so many bytes, from the first unsent byte on, and pins what
  * it takes from leases. */
 void tarn_tcp_window_gather(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t, uint64_t most);
+/* A put's header has come: does a notification end it? False: the header is malformed. */
+bool tarn_tcp_window_notice_begins(struct tarn_tcp_conn *c);
 /* Where the next payload bytes of a put go, pinned. Sets c->put_status, and leaves *t empty, if the lease has
  * ended. */
 void tarn_tcp_window_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
+/* The put's bytes are in place: tells of it. */
+void tarn_tcp_window_notify(struct tarn_tcp_conn *c);
 /* The turn's system call is over. */
 void tarn_tcp_window_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
 /* May the session do that to the lease just now? 0, or why not. */

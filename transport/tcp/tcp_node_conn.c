@@ -359,6 +359,8 @@ static bool begin_put(struct tarn_tcp_conn *c)
     const struct tarn_guard *g = &c->node->half.serve.guard;
     if (!check_request(c, f, TARN_TCP_PUT))
         return false;
+    if (!tarn_tcp_window_notice_begins(c))
+        return refuse(c, "malformed frame");
     void *addr = NULL;
     c->put_status = TARN_E_STALE;
     if (tarn_tcp_lends_windows(c))
@@ -381,6 +383,8 @@ static void end_put(struct tarn_tcp_conn *c)
     c->receiving = false;
     if (c->put_status == 0 && !lands && !tarn_tcp_lends_windows(c))
         tarn_tcp_unpin_slot(c, &c->in.frame);
+    if (c->put_status == 0 && c->notice_bytes)
+        tarn_tcp_window_notify(c);
     struct tarn_tcp_reply *r = push(c, &c->in.frame);
     r->frame.op |= TARN_TCP_ANSWER;
     r->frame.status = c->put_status;

@@ -23,7 +23,7 @@ static int pin(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, bo
 int tarn_tcp_window_check(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, bool write)
 {
     struct tarn_pinned p;
-    int rc = pin(c, f, write, 0, f->bytes, &p);
+    int rc = pin(c, f, write, 0, f->bytes - (write ? c->notice_bytes : 0), &p);
     if (!rc)
         tarn_tcp_unpin_slot(c, f);
     return rc;
@@ -127,15 +127,45 @@ void tarn_tcp_window_gather(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn
 
 /* --- puts --------------------------------------------------------------------------------------- */
 
+bool tarn_tcp_window_notice_begins(struct tarn_tcp_conn *c)
+{
+    const struct tarn_tcp_frame *f = &c->in.frame;
+    bool told = f->status != 0;
+    c->notice_bytes = (uint32_t)f->status;
+    return !told || (tarn_tcp_lends_windows(c) && f->status >= (int32_t)TARN_TCP_TAG &&
+                     f->status <= (int32_t)TARN_TCP_NOTICE_MAX && f->bytes >= (uint64_t)f->status);
+}
+
+/* Behind the runs. */
+static void add_notice_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t)
+{
+    uint64_t left = c->left < c->notice_bytes ? c->left : c->notice_bytes;
+    add(t, (char *)&c->notice + (c->notice_bytes - left), left);
+}
+
 void tarn_tcp_window_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t)
 {
     const struct tarn_tcp_frame *f = &c->in.frame;
+    uint64_t left = c->left > c->notice_bytes ? c->left - c->notice_bytes : 0; /* of the runs' bytes */
     struct tarn_pinned p;
     t->niov = t->npinned = 0;
     t->bytes = 0;
-    c->put_status = pin(c, f, true, f->bytes - c->left, c->left, &p);
-    if (c->put_status)
-        return;
-    t->pinned[t->npinned++] = f;
-    add_runs(t, &p, c->left);
+    if (left > 0) {
+        c->put_status = pin(c, f, true, f->bytes - c->left, left, &p);
+        if (c->put_status)
+            return;
+        t->pinned[t->npinned++] = f;
+        if (add_runs(t, &p, left) < left)
+            return;
+    }
+    add_notice_room(c, t);
+}
+
+void tarn_tcp_window_notify(struct tarn_tcp_conn *c)
+{
+    const struct tarn_tcp_frame *f = &c->in.frame;
+    const struct tarn_guard *g = &c->node->half.serve.guard;
+    const struct tarn_notify n = {
+        .tag = c->notice.tag, .data = c->notice.data, .bytes = c->notice_bytes - (uint32_t)TARN_TCP_TAG};
+    c->put_status = g->notify(g->arg, c->session, f->pool, f->slot, f->gen, &n);
 }

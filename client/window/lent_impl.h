@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What lent.c and lent_notify.c share. The lock is held in all of it. */
+#ifndef TARN_CLIENT_WINDOW_LENT_IMPL_H
+#define TARN_CLIENT_WINDOW_LENT_IMPL_H
+
+#include "client/window/lent.h"
+
+struct tarn_window_grant *tarn_lent_grant_of(struct tarn_window *w, uint64_t session);
+/* NULL: it has ended, or is of another window. */
+struct tarn_lease *tarn_lent_find(const struct tarn_lent *l, uint32_t window, uint32_t slot, uint64_t gen);
+struct tarn_lent_writer *tarn_lent_writer_of(struct tarn_lease *lease, uint64_t session);
+/* Fails. */
+int tarn_lent_stale(uint32_t window, uint32_t slot);
+
+/* Frees the notifications of that lease, or all. */
+void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *lease);
+/* Takes what the session's ring still has, and frees the ring. */
+void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session);
+/* tarn_guard.notify */
+int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
+                           const struct tarn_notify *n);
+
+#endif

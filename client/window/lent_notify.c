@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Notifications of what a client lends. They come from transports and the control thread, in calls, and from
+ * sessions of this host through rings; then they wait in their window's queue.
+ *
+ * Whoever waits for one looks at the rings by itself for a while, since the writer is often about to end.
+ * Then it sleeps, and the lender's thread looks when the bell rings.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/thread.h"
+#include "client/window/lent_impl.h"
+
+#define SPIN_NS (50 * 1000ull) /* longer than a sleeper takes to wake */
+
+/* --- queues ------------------------------------------------------------------------------------- */
+
+/* Takes a notice; *out may be NULL. */
+static void take(struct tarn_window *w, struct tarn_lent_notice *n, struct tarn_notification *out)
+{
+    eventfd_t count;
+    if (out)
+        *out = n->n;
+    DL_DELETE(w->notices, n);
+    free(n);
+    if (--w->nnotices == 0)
+        eventfd_read(w->notice_fd, &count);
+}
+
+void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *lease)
+{
+    struct tarn_lent_notice *n, *next;
+    DL_FOREACH_SAFE(w->notices, n, next)
+    if (!lease || n->n.lease == lease)
+        take(w, n, NULL);
+}
+
+/* 0, AGAIN, STALE, AUTH, NO_MEMORY, without a sentence. */
+static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
+               const struct tarn_notify *n)
+{
+    struct tarn_lease *lease = tarn_lent_find(l, window, slot, gen);
+    const struct tarn_window_grant *g = lease ? tarn_lent_grant_of(lease->window, session) : NULL;
+    const struct tarn_lent_writer *writer = lease ? tarn_lent_writer_of(lease, session) : NULL;
+    if (!lease)
+        return TARN_E_STALE;
+    if (!g || !g->write || !writer || n->bytes > TARN_NOTIFY_MAX)
+        return TARN_E_AUTH;
+    if (lease->window->nnotices == TARN_LENT_NOTICES)
+        return TARN_E_AGAIN;
+    struct tarn_lent_notice *notice = calloc(1, sizeof(*notice));
+    if (!notice)
+        return TARN_E_NO_MEMORY;
+    notice->n = (struct tarn_notification){.tag = n->tag, .lease = lease, .bytes = n->bytes};
+    if (n->bytes)
+        memcpy(notice->n.data, n->data, n->bytes);
+    memcpy(notice->n.peer, writer->peer, sizeof(notice->n.peer));
+    DL_APPEND(lease->window->notices, notice);
+    if (lease->window->nnotices++ == 0)
+        eventfd_write(lease->window->notice_fd, 1);
+    pthread_cond_broadcast(&l->told);
+    return 0;
+}
+
+/* --- rings -------------------------------------------------------------------------------------- */
+
+/* Is there room for whatever the ring has next? Its window is not known before the pop. */
+static bool room(const struct tarn_lent *l)
+{
+    for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
+        if (l->windows[i] && l->windows[i]->nnotices == TARN_LENT_NOTICES)
+            return false;
+    return true;
+}
+
+static void drain(struct tarn_lent *l, struct tarn_lent_ring *r)
+{
+    struct tarn_notice got;
+    while (tarn_notices_ready(r->ring, r->at) && room(l)) {
+        tarn_notices_pop(r->ring, r->at++, &got);
+        const struct tarn_notify n = {.tag = got.tag, .data = got.data, .bytes = got.bytes};
+        add(l, r->session, got.window, got.slot, got.gen, &n);
+    }
+}
+
+static void drain_all(struct tarn_lent *l)
+{
+    struct tarn_lent_ring *r;
+    LL_FOREACH (l->rings, r)
+        drain(l, r);
+}
+
+/* rung: pushes need not ring, for somebody looks. */
+static void mark_all(struct tarn_lent *l, bool rung)
+{
+    struct tarn_lent_ring *r;
+    LL_FOREACH (l->rings, r)
+        atomic_store(&r->ring->rung, rung);
+}
+
+void tarn_lent_rung(struct tarn_lent *l)
+{
+    eventfd_t count;
+    eventfd_read(l->bell, &count);
+    pthread_mutex_lock(&l->lock);
+    if (!l->spinning)
+        mark_all(l, false);
+    drain_all(l);
+    pthread_mutex_unlock(&l->lock);
+}
+
+int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p)
+{
+    struct tarn_lent_ring *r;
+    int rc = 0;
+    pthread_mutex_lock(&l->lock);
+    LL_SEARCH_SCALAR(l->rings, r, session, session);
+    if (!r) {
+        r = calloc(1, sizeof(*r));
+        rc = r ? tarn_notices_new(&r->ring, &r->fd)
+               : tarn_fail(TARN_E_NO_MEMORY, "window: out of memory for a session");
+        if (rc) {
+            free(r);
+        } else {
+            r->session = session;
+            atomic_store(&r->ring->rung, l->spinning > 0);
+            LL_PREPEND(l->rings, r);
+        }
+    }
+    if (!rc)
+        *fd_p = r->fd;
+    pthread_mutex_unlock(&l->lock);
+    return rc;
+}
+
+void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session)
+{
+    struct tarn_lent_ring *r;
+    LL_SEARCH_SCALAR(l->rings, r, session, session);
+    if (!r)
+        return;
+    drain(l, r);
+    LL_DELETE(l->rings, r);
+    munmap(r->ring, sizeof(*r->ring));
+    close(r->fd);
+    free(r);
+}
+
+/* --- telling ------------------------------------------------------------------------------------ */
+
+int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
+                     const struct tarn_notify *n)
+{
+    pthread_mutex_lock(&l->lock);
+    drain_all(l); /* the same writer's earlier ones */
+    int rc = add(l, session, window, slot, gen, n);
+    pthread_mutex_unlock(&l->lock);
+    return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)
+           : rc ? tarn_fail(rc, "window %u lease %u: notification: %s", window, slot, tarn_strerror(rc))
+                : 0;
+}
+
+int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
+                           const struct tarn_notify *n)
+{
+    return tarn_lent_notify(arg, session, pool, slot, gen, n);
+}
+
+/* --- waiting ------------------------------------------------------------------------------------ */
+
+/* Who waits, and for what. */
+struct waiter {
+    struct tarn_lent *lent;
+    struct tarn_window *window;
+    struct tarn_lease *lease; /* of tarn_expect(); else NULL */
+    uint64_t tag;
+    uint32_t n;
+    struct tarn_notification *out;
+};
+
+/* Takes the lease's notices with that tag, if there are n of them. */
+static bool take_tagged(const struct waiter *w)
+{
+    struct tarn_lent_notice *at, *next;
+    uint32_t found = 0, n = w->n;
+    DL_FOREACH (w->window->notices, at)
+        found += at->n.lease == w->lease && at->n.tag == w->tag;
+    if (found < n)
+        return false;
+    DL_FOREACH_SAFE(w->window->notices, at, next)
+    if (n > 0 && at->n.lease == w->lease && at->n.tag == w->tag) {
+        take(w->window, at, NULL);
+        n--;
+    }
+    return true;
+}
+
+static int writer_lost(const struct tarn_lease *lease)
+{
+    const struct tarn_lent_writer *w;
+    LL_SEARCH_SCALAR(lease->writers, w, gone, true);
+    if (!w)
+        return 0;
+    return tarn_fail(TARN_E_NODE_DOWN, "window %u lease %u: its writer %s is gone: has that process ended?",
+                     lease->window->index, lease->slot, w->peer);
+}
+
+/* AGAIN: nothing has come so far. */
+static int look(const struct waiter *w)
+{
+    drain_all(w->lent);
+    if (!w->lease) {
+        if (!w->window->notices)
+            return TARN_E_AGAIN;
+        take(w->window, w->window->notices, w->out);
+        return 0;
+    }
+    if (take_tagged(w))
+        return 0;
+    int rc = w->lease->ended ? tarn_lent_stale(w->window->index, w->lease->slot) : writer_lost(w->lease);
+    return rc ? rc : TARN_E_AGAIN;
+}
+
+/* Looks for a while. The lock is not held all the time. */
+static int spin(const struct waiter *w, uint64_t until_ns)
+{
+    struct tarn_lent *l = w->lent;
+    int rc;
+    if (l->spinning++ == 0)
+        mark_all(l, true);
+    while ((rc = look(w)) == TARN_E_AGAIN && tarn_now_ns() < until_ns) {
+        pthread_mutex_unlock(&l->lock);
+        sched_yield();
+        pthread_mutex_lock(&l->lock);
+    }
+    if (--l->spinning == 0)
+        mark_all(l, false);
+    return rc;
+}
+
+static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_lent *l = w->lent;
+    uint64_t until = tarn_now_ns() + SPIN_NS;
+    pthread_mutex_lock(&l->lock);
+    int rc = l->rings ? spin(w, until < deadline_ns ? until : deadline_ns) : TARN_E_AGAIN;
+    while (rc == TARN_E_AGAIN && (rc = look(w)) == TARN_E_AGAIN)
+        if (!tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
+            rc = tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
+    pthread_mutex_unlock(&l->lock);
+    return rc;
+}
+
+int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline_ns,
+                   struct tarn_cancel *cancel, struct tarn_notification *out)
+{
+    int rc = await(&(struct waiter){.lent = l, .window = w, .out = out}, deadline_ns, cancel);
+    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "window %u: no notification in time", w->index) : rc;
+}
+
+int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
+                     uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    const struct waiter w = {.lent = l, .window = lease->window, .lease = lease, .tag = tag, .n = n};
+    int rc = await(&w, deadline_ns, cancel);
+    return rc == TARN_E_TIMEOUT
+               ? tarn_fail(rc, "window %u lease %u: %u notifications with tag %llu have not come in time",
+                           lease->window->index, lease->slot, n, (unsigned long long)tag)
+               : rc;
+}
