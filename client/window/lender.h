@@ -7,6 +7,7 @@
 #ifndef TARN_CLIENT_WINDOW_LENDER_H
 #define TARN_CLIENT_WINDOW_LENDER_H
 
+#include "client/window/channels.h"
 #include "client/window/lent.h"
 #include "transport/host/host.h"
 
@@ -16,6 +17,7 @@ struct tarn_lender {
     struct tarn_client *client;
     struct tarn_host host;
     struct tarn_lent lent;
+    struct tarn_channels channels;
     char id[80]; /* "lender of process 4711" */
     uint64_t epoch;
     char secret[TARN_WINDOW_TOKEN / 2 + 1]; /* opens control connections; each descriptor has it */

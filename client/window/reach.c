@@ -18,8 +18,7 @@
 #include "client/window/descriptor.h"
 #include "metadata/records.h"
 
-/* The peer node of the descriptor's lender. */
-static struct tarn_peer_node *lender_of(struct tarn_client *c, const struct tarn_descriptor *d)
+struct tarn_peer_node *tarn_lender_node(struct tarn_client *c, const struct tarn_descriptor *d)
 {
     char id[TARN_NODE_ID_MAX + 1];
     snprintf(id, sizeof(id), "lender-%016" PRIx64, d->epoch);
@@ -81,28 +80,55 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
 }
 
 /* Which of the client's transports the lender serves the window by. */
-static uint8_t transport_bits(const struct tarn_client *c, const redisReply *reply)
+static uint8_t transport_bits(const struct tarn_client *c, redisReply *const *names, size_t n)
 {
     uint8_t bits = 0;
-    for (size_t i = 4; i < reply->elements; i++)
+    for (size_t i = 0; i < n; i++)
         for (int t = 0; t < c->ntransports; t++)
-            if (reply->element[i]->str && !strcmp(reply->element[i]->str, c->transports[t]->name))
+            if (names[i]->str && !strcmp(names[i]->str, c->transports[t]->name))
                 bits |= (uint8_t)(1u << t);
     return bits;
 }
 
+/* A number that is one in an answer, and a string in a command. */
+static bool take_u64(const redisReply *r, int base, uint64_t *out)
+{
+    if (r->type == REDIS_REPLY_INTEGER)
+        *out = (uint64_t)r->integer;
+    return r->type == REDIS_REPLY_INTEGER ||
+           (r->str && !tarn_u64_parse(r->str, r->len, base, UINT64_MAX, out));
+}
+
+static int take_told(struct tarn_reach *r, redisReply *const *told, size_t n)
+{
+    if (n < 4 || r->window >= TARN_WINDOWS_MAX || !told[0]->str || !take_u64(told[1], 10, &r->bytes) ||
+        !take_u64(told[2], 16, &r->window_id) || !told[3]->str)
+        return malformed(r->lender);
+    r->write = !strcmp(told[0]->str, "rw");
+    int rc = parse_runs(r, told[3]->str, told[3]->len);
+    if (!rc)
+        atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, told + 4, n - 4));
+    return rc;
+}
+
 static int take_answer(struct tarn_reach *r, const redisReply *reply)
 {
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 4 || !reply->element[0]->str ||
-        reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str ||
-        !reply->element[3]->str ||
-        tarn_u64_parse(reply->element[2]->str, reply->element[2]->len, 16, UINT64_MAX, &r->window_id))
-        return malformed(r->lender);
-    r->write = !strcmp(reply->element[0]->str, "rw");
-    r->bytes = (uint64_t)reply->element[1]->integer;
-    int rc = parse_runs(r, reply->element[3]->str, reply->element[3]->len);
-    if (!rc)
-        atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, reply));
+    return reply->type == REDIS_REPLY_ARRAY ? take_told(r, reply->element, reply->elements)
+                                            : malformed(r->lender);
+}
+
+int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, uint32_t window, uint32_t slot,
+                    uint64_t gen, redisReply *const *told, size_t n, struct tarn_reach **r_p)
+{
+    struct tarn_reach *r = calloc(1, sizeof(*r));
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
+    *r = (struct tarn_reach){.client = c, .lender = lender, .window = window, .slot = slot, .gen = gen};
+    int rc = take_told(r, told, n);
+    if (rc)
+        tarn_reach_free(r);
+    else
+        *r_p = r;
     return rc;
 }
 
@@ -169,7 +195,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     if (rc)
         return rc;
     struct tarn_reach *r = calloc(1, sizeof(*r));
-    if (!r || !(r->lender = lender_of(c, &d))) {
+    if (!r || !(r->lender = tarn_lender_node(c, &d))) {
         free(r);
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
     }

@@ -5,6 +5,7 @@
 
 #include <tarn/window.h>
 
+#include "base/resp/resp.h"
 #include "client/peer_node.h"
 #include "client/window/descriptor.h"
 
@@ -20,6 +21,15 @@ struct tarn_reach {
     struct tarn_piece *runs; /* an address is an offset in the window */
 };
 
+/* The lender of which the descriptor tells: epoch, address, Unix path, host and secret. NULL: out of memory.
+ */
+struct tarn_peer_node *tarn_lender_node(struct tarn_client *c, const struct tarn_descriptor *d);
+/*
+ * Makes a reach of what the lender tells by itself: which window, slot and generation, and the n elements
+ * that it would answer REACH with. The client's session may use the window already.
+ */
+int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, uint32_t window, uint32_t slot,
+                    uint64_t gen, redisReply *const *told, size_t n, struct tarn_reach **r_p);
 /* The lender has forgotten this client's session, e.g. after a broken connection: shows the token again. */
 int tarn_reach_again(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
