@@ -231,9 +231,7 @@ static void lifeline_ended(void *arg, int events)
     struct tarn_channel *ch = arg;
     (void)events;
     drop_lifeline(ch);
-    pthread_mutex_lock(&ch->all->lock);
-    tarn_channel_end(ch, TARN_E_NODE_DOWN, "its connection broke: has that process ended?");
-    pthread_mutex_unlock(&ch->all->lock);
+    tarn_channel_broken(ch, "its connection broke: has that process ended?");
 }
 
 static int watch(struct tarn_lender *l, void *arg)

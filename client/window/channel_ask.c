@@ -25,8 +25,7 @@ void tarn_channel_hangup(struct tarn_channel *ch)
     tarn_channel_owe(ch, &c);
 }
 
-/* The peer may live: then it must know. */
-static int broken(struct tarn_channel *ch, const char *cause)
+int tarn_channel_broken(struct tarn_channel *ch, const char *cause)
 {
     pthread_mutex_lock(&ch->all->lock);
     bool first = !ch->end.code;
@@ -64,9 +63,9 @@ int tarn_channel_ask(struct tarn_channel *ch, struct tarn_command *c, uint64_t d
     tarn_command_free(c);
     switch (why.code) {
     case TARN_E_NODE_DOWN:
-        return broken(ch, why.text);
+        return tarn_channel_broken(ch, why.text);
     case TARN_E_NOT_FOUND: /* the peer has no such channel */
-        return broken(ch, "the peer has closed it");
+        return tarn_channel_broken(ch, "the peer has closed it");
     default:
         return tarn_reason_fail(&why);
     }

@@ -16,6 +16,8 @@ int tarn_channel_ask(struct tarn_channel *ch, struct tarn_command *c, uint64_t d
                      struct tarn_cancel *cancel);
 /* Has the keeper send it, without a deadline. Takes *c over. */
 void tarn_channel_owe(struct tarn_channel *ch, struct tarn_command *c);
+/* The channel has ended with NODE_DOWN. The peer may live: then it gets to know. */
+int tarn_channel_broken(struct tarn_channel *ch, const char *cause);
 /* Tells the peer that the channel has ended here. */
 void tarn_channel_hangup(struct tarn_channel *ch);
 

@@ -71,6 +71,7 @@ int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c,
     if (rc)
         return rc;
     pthread_mutex_lock(&all->lock);
+    ch->accepts = true;
     ch->peer_id = peer_id;
     ch->peer.hello_bytes = (uint32_t)hello->len;
     memcpy(ch->peer.hello, hello->str, hello->len);
@@ -109,8 +110,7 @@ static int find(struct tarn_channels *all, const struct tarn_conn *c, const redi
 static int announcement(struct tarn_channels *all, struct tarn_peer_node *node, redisReply **args, size_t n,
                         struct tarn_announcement **a_p)
 {
-    uint32_t window, slot;
-    uint64_t gen;
+    struct tarn_told_lease lease;
     size_t items;
     int rc = tarn_sizes_count(args[2], &items);
     if (rc)
@@ -125,10 +125,11 @@ static int announcement(struct tarn_channels *all, struct tarn_peer_node *node, 
     if (!rc)
         rc = tarn_sizes_parse(args[2], items, a->capacities);
     if (!rc && n > 3)
-        rc = n < 6 ? tarn_fail(TARN_E_INVALID, "POST: a lease has more fields")
-                   : tarn_arg_slot(args + 3, &window, &slot, &gen);
+        rc = n < 7 ? tarn_fail(TARN_E_INVALID, "POST: a lease has more fields")
+                   : tarn_arg_slot(args + 3, &lease.window, &lease.slot, &lease.gen);
+    lease.token = n > 6 ? args[6]->str : "";
     if (!rc && n > 3)
-        rc = tarn_reach_told(all->client, node, window, slot, gen, args + 6, n - 6, &a->reach);
+        rc = tarn_reach_told(all->client, node, &lease, args + 7, n - 7, &a->reach);
     if (rc)
         tarn_announcement_free(a);
     else
@@ -153,7 +154,7 @@ static int announce(struct tarn_channel *ch, struct tarn_announcement *a)
     return 0;
 }
 
-/* POST <channel> <announcement> <tag> <capacities> [<window> <slot> <gen> <what REACH answers>] */
+/* POST <channel> <announcement> <tag> <capacities> [<window> <slot> <gen> <token> <what REACH answers>] */
 int tarn_channel_command_post(struct tarn_channels *all, struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_channel *ch;

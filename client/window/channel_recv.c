@@ -101,7 +101,7 @@ int tarn_channel_recv_begin(struct tarn_channel_call *k)
 
 /* --- POST --------------------------------------------------------------------------------------- */
 
-/* Adds <window> <slot> <gen> and what REACH answers. The peer may use the window from then on. */
+/* Adds <window> <slot> <gen> <token> and what REACH answers. The peer may use the window from then on. */
 static int add_lease(const struct tarn_channel_call *k, struct tarn_command *c)
 {
     const struct tarn_channels *all = k->channel->all;
@@ -117,6 +117,7 @@ static int add_lease(const struct tarn_channel_call *k, struct tarn_command *c)
     tarn_command_u64(c, w->index);
     tarn_command_u64(c, k->lease->slot);
     tarn_command_gen(c, k->lease->gen);
+    tarn_command_str(c, w->tokens[1]);
     tarn_command_str(c, t.rights);
     tarn_command_u64(c, t.bytes);
     tarn_command_str(c, t.id);

@@ -78,16 +78,22 @@ void tarn_channels_end(struct tarn_channels *all)
 void tarn_channels_info(struct tarn_channels *all, struct tarn_buf *text)
 {
     const struct tarn_channel *ch;
-    uint32_t n = 0, broken = 0, announced = 0;
+    const struct tarn_channel_call *k;
+    uint32_t n = 0, broken = 0, announced = 0, calls = 0, count;
     pthread_mutex_lock(&all->lock);
     DL_FOREACH (all->list, ch) {
         n++;
         broken += ch->end.code != 0;
         announced += ch->nannounced;
+        DL_COUNT(ch->sends, k, count);
+        calls += count;
+        DL_COUNT(ch->receives, k, count);
+        calls += count;
     }
-    tarn_buf_printf(
-        text, "channels:%u\r\nchannels_unaccepted:%u\r\nchannels_broken:%u\r\nreceives_announced:%u\r\n", n,
-        all->nunaccepted, broken, announced);
+    tarn_buf_printf(text,
+                    "channels:%u\r\nchannels_unaccepted:%u\r\nchannels_broken:%u\r\nchannel_calls:%u\r\n"
+                    "receives_announced:%u\r\n",
+                    n, all->nunaccepted, broken, calls, announced);
     pthread_mutex_unlock(&all->lock);
 }
 
@@ -190,7 +196,7 @@ void tarn_channels_forget(struct tarn_channels *all, uint64_t session)
     struct tarn_channel *ch, *next;
     pthread_mutex_lock(&all->lock);
     DL_FOREACH_SAFE(all->list, ch, next)
-    if (ch->session == session)
+    if (ch->accepts && ch->session == session)
         tarn_channel_end(ch, TARN_E_NODE_DOWN, "its session is over: has that process ended?");
     pthread_mutex_unlock(&all->lock);
 }

@@ -19,8 +19,10 @@
  *
  * A channel ends once (`end`): it was closed, or is broken. What ends it:
  *   - at both ends, a command to the peer that finds the connection broken, or the channel unknown;
- *   - at both ends, the peer's HANGUP, and the end of the peer's session at this lender;
- *   - at the connector, the end of its lifeline, the connection on which it has said CONNECT.
+ *   - at both ends, the peer's HANGUP;
+ *   - at the connector, the end of its lifeline, the connection on which it has said CONNECT;
+ *   - at the acceptor, the end of the connector's session, which lives as long as the lifeline.
+ * The acceptor's session at the connector proves nothing: it dials when it needs to, and may hang up.
  *
  * Threads: any. `lock` guards all of it; nothing is waited for under it but conditions. The operations' lock
  * is taken under it.
@@ -83,6 +85,7 @@ struct tarn_channel {
     struct tarn_channels *all;
     uint64_t id, peer_id; /* what it is called here, and at the peer */
     uint64_t session;     /* the peer's, at this lender */
+    bool accepts;         /* the peer has connected */
     struct tarn_peer_node *node;
     struct tarn_channel_peer peer;
     char who[256];          /* for sentences */

@@ -117,13 +117,20 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
                                             : malformed(r->lender);
 }
 
-int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, uint32_t window, uint32_t slot,
-                    uint64_t gen, redisReply *const *told, size_t n, struct tarn_reach **r_p)
+int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
+                    redisReply *const *told, size_t n, struct tarn_reach **r_p)
 {
     struct tarn_reach *r = calloc(1, sizeof(*r));
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
-    *r = (struct tarn_reach){.client = c, .lender = lender, .window = window, .slot = slot, .gen = gen};
+    r->client = c;
+    r->lender = lender;
+    r->window = r->descriptor.window = lease->window;
+    r->slot = r->descriptor.slot = lease->slot;
+    r->gen = r->descriptor.gen = lease->gen;
+    /* The first half would open the lender's control connections. The lender's node has it. */
+    snprintf(r->descriptor.token, sizeof(r->descriptor.token), "%0*d%s", TARN_WINDOW_TOKEN / 2, 0,
+             lease->token);
     int rc = take_told(r, told, n);
     if (rc)
         tarn_reach_free(r);
