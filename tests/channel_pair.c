@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/channel_pair.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static char last_error[512];
 
-void channel_end_open(const struct channel_pair *p, const struct tarn_options *given, struct channel_end *e)
+void channel_end_open(const char *redis, const char *transports, const struct tarn_options *given,
+                      struct channel_end *e)
 {
     struct tarn_options o = given ? *given : (struct tarn_options){0};
-    o.transports = p->transports;
-    e->client = client_open(p->w->redis->url, o);
+    o.transports = transports;
+    e->client = client_open(redis, o);
     assert_int_equal(tarn_window_alloc(CHANNEL_ROOM, 0, (void **)&e->memory), 0);
     memset(e->memory, 0xee, CHANNEL_ROOM);
     if (tarn_window_new(e->client, e->memory, CHANNEL_ROOM, &e->window))
@@ -44,8 +46,8 @@ static int start(void **state, const char *transports)
     assert_int_equal(world_start(&w, &plan), 0);
     p->w = w;
     p->transports = transports;
-    channel_end_open(p, NULL, &p->a);
-    channel_end_open(p, NULL, &p->b);
+    channel_end_open(p->w->redis->url, transports, NULL, &p->a);
+    channel_end_open(p->w->redis->url, transports, NULL, &p->b);
     channel_connect(&p->a, &p->b);
     *state = p;
     return 0;
@@ -69,6 +71,35 @@ int channel_stop(void **state)
     channel_end_close(&p->b);
     free(p);
     return world_stop(&w);
+}
+
+/* --- a peer in a process of its own ------------------------------------------------------------- */
+
+struct harness_process *channel_peer_start(const struct channel_pair *p, const char *role, size_t number)
+{
+    char address[TARN_CHANNEL_ADDRESS_MAX], text[24], name[40];
+    static unsigned started;
+    assert_int_equal(tarn_channel_address(p->b.client, address, NULL), 0);
+    snprintf(text, sizeof(text), "%zu", number);
+    snprintf(name, sizeof(name), "peer%u", ++started);
+    const char *const argv[] = {
+        "/proc/self/exe", "peer", p->w->redis->url, p->transports, address, role, text, NULL};
+    struct harness_process *peer = harness_spawn(p->w->h, name, argv);
+    if (!harness_wait_line(peer, "ready", HARNESS_TIMEOUT_MS))
+        fail_msg("the peer has ended: %s", harness_log(peer));
+    return peer;
+}
+
+bool channel_peer_is(int argc, char **argv, struct channel_end *e)
+{
+    if (argc != 7 || strcmp(argv[1], "peer"))
+        return false;
+    channel_end_open(argv[2], argv[3], NULL, e);
+    if (tarn_channel_connect(e->client, argv[4], NULL, 0, 0, &e->channel)) {
+        fprintf(stderr, "connect: %s\n", tarn_last_error());
+        exit(255);
+    }
+    return true;
 }
 
 /* --- messages ----------------------------------------------------------------------------------- */

@@ -28,11 +28,18 @@ int channel_start_tcp(void **state);
 int channel_start_shm(void **state);
 int channel_stop(void **state);
 
-/* Opens a client with a window; channel_end_close() closes both. */
-void channel_end_open(const struct channel_pair *p, const struct tarn_options *o, struct channel_end *e);
+/* Opens a client with a window; channel_end_close() closes both. options: NULL: all defaults. */
+void channel_end_open(const char *redis, const char *transports, const struct tarn_options *options,
+                      struct channel_end *e);
 void channel_end_close(struct channel_end *e);
 /* Has `from` connect to `to`, which listens. */
 void channel_connect(struct channel_end *from, struct channel_end *to);
+
+/* Starts this program once more, with a client of its own that connects to b, a role and a number. Waits
+ * until it has printed "ready". */
+struct harness_process *channel_peer_start(const struct channel_pair *p, const char *role, size_t number);
+/* In main(): is this process such a peer? Then *e is its end, argv[5] its role, and argv[6] the number. */
+bool channel_peer_is(int argc, char **argv, struct channel_end *e);
 
 /* Blocking, with one piece; timeout_ms 0: the client's. */
 int channel_send(const struct channel_end *e, uint64_t tag, void *addr, uint64_t bytes, uint32_t timeout_ms);

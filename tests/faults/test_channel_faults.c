@@ -7,18 +7,16 @@
 
 #include <cmocka.h>
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
+#include <stdio.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/window/channels.h"
+#include "client/window/lender.h"
 #include "tests/channel_pair.h"
 #include "tests/node_client.h"
 
@@ -162,78 +160,38 @@ static void timeouts_and_messages_at_once(void **state)
 
 /* --- peers in processes of their own ------------------------------------------------------------ */
 
-enum role {
-    IDLE,     /* connects, then waits */
-    POSTS,    /* connects, and posts a receive */
-    RECEIVES, /* connects, receives, and ends with the status */
-    SENDS,    /* the same, sends */
-};
-
 struct peer {
-    pid_t pid;
+    struct harness_process *process;
     struct channel_end end; /* this side */
 };
 
-static void play(const struct channel_pair *p, enum role role, size_t bytes, const char *address, int ready)
+/*
+ * Roles: idle     waits
+ *        posts    posts a receive, then waits
+ *        receives, sends: do that, and end with the status
+ */
+static int play(const struct channel_end *e, const char *role, size_t bytes)
 {
-    struct channel_end e;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    channel_end_open(p, NULL, &e);
-    const struct tarn_piece piece = {.addr = e.memory, .bytes = bytes};
-    int rc = tarn_channel_connect(e.client, address, NULL, 0, 0, &e.channel);
-    if (!rc && role == POSTS)
-        channel_submit_recv(&e, 1, &piece, 60000, NULL);
-    if (write(ready, &rc, sizeof(rc)) != sizeof(rc) || rc)
-        _exit(255);
-    if (role == RECEIVES)
-        _exit(-channel_recv(&e, 1, e.memory, bytes, 60000, NULL));
-    channel_fill(e.memory, bytes, 9);
-    if (role == SENDS)
-        _exit(-channel_send(&e, 1, e.memory, bytes, 60000));
+    const struct tarn_piece piece = {.addr = e->memory, .bytes = bytes};
+    if (!strcmp(role, "posts"))
+        channel_submit_recv(e, 1, &piece, 60000, NULL);
+    printf("ready\n");
+    fflush(stdout);
+    if (!strcmp(role, "receives"))
+        return -channel_recv(e, 1, e->memory, bytes, 60000, NULL);
+    channel_fill(e->memory, bytes, 9);
+    if (!strcmp(role, "sends"))
+        return -channel_send(e, 1, e->memory, bytes, 60000);
     for (;;)
         pause();
 }
 
-static struct peer peer_start(const struct channel_pair *p, enum role role, size_t bytes)
+static struct peer peer_start(const struct channel_pair *p, const char *role, size_t bytes)
 {
-    char address[TARN_CHANNEL_ADDRESS_MAX];
-    struct peer peer = {.end = p->b};
-    int fds[2], rc = -1;
-    assert_int_equal(tarn_channel_address(p->b.client, address, NULL), 0);
-    assert_int_equal(pipe(fds), 0);
-    peer.pid = fork();
-    assert_true(peer.pid >= 0);
-    if (peer.pid == 0)
-        play(p, role, bytes, address, fds[1]);
-    close(fds[1]);
-    assert_int_equal(read(fds[0], &rc, sizeof(rc)), sizeof(rc));
-    close(fds[0]);
-    assert_int_equal(rc, 0);
+    struct peer peer = {.process = channel_peer_start(p, role, bytes), .end = p->b};
     if (tarn_channel_accept(p->b.client, 0, &peer.end.channel))
         fail_msg("accept: %s", tarn_last_error());
     return peer;
-}
-
-/* Its exit status. */
-static int peer_wait(const struct peer *peer)
-{
-    int status;
-    assert_int_equal(waitpid(peer->pid, &status, 0), peer->pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void peer_kill(const struct peer *peer)
-{
-    kill(peer->pid, SIGKILL);
-    waitpid(peer->pid, NULL, 0);
-}
-
-static void peer_stop(const struct peer *peer)
-{
-    int status;
-    kill(peer->pid, SIGSTOP);
-    assert_int_equal(waitpid(peer->pid, &status, WUNTRACED), peer->pid);
-    assert_true(WIFSTOPPED(status));
 }
 
 /* --- gone --------------------------------------------------------------------------------------- */
@@ -258,7 +216,7 @@ static void *wait_in_call(void *arg)
 static void a_peer_that_is_killed(void **state)
 {
     struct channel_pair *p = *state;
-    struct peer peer = peer_start(p, IDLE, 0);
+    struct peer peer = peer_start(p, "idle", 0);
     const struct tarn_piece piece = {.addr = p->b.memory, .bytes = 100};
     struct waiting waits[2] = {{.end = &peer.end}, {.end = &peer.end, .sends = true}};
     pthread_t threads[2];
@@ -269,8 +227,8 @@ static void a_peer_that_is_killed(void **state)
     tarn_op receiving = channel_submit_recv(&peer.end, 1, &piece, 60000, NULL);
     HARNESS_UNTIL(channel_info(&p->b, "channel_calls") == 4, 5000);
     uint64_t begun = harness_now_ms();
-    peer_kill(&peer);
-    snprintf(name, sizeof(name), "lender-%d ", (int)peer.pid);
+    harness_kill(peer.process);
+    snprintf(name, sizeof(name), "lender-%d ", (int)harness_pid(peer.process));
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(waits[i].rc, TARN_E_NODE_DOWN);
@@ -297,7 +255,7 @@ static void a_listener_that_is_gone(void **state)
     pthread_join(thread, NULL);
     assert_int_equal(w.rc, TARN_E_NODE_DOWN);
     assert_int_equal(channel_send(&p->a, 1, p->a.memory, 10, 0), TARN_E_NODE_DOWN);
-    channel_end_open(p, NULL, &p->b);
+    channel_end_open(p->w->redis->url, p->transports, NULL, &p->b);
 }
 
 /* What was complete before is received. */
@@ -305,12 +263,12 @@ static void messages_of_a_peer_that_is_gone(void **state)
 {
     struct channel_pair *p = *state;
     for (int i = 0; i < 2; i++) {
-        struct peer peer = peer_start(p, SENDS, both_sizes[i]);
+        struct peer peer = peer_start(p, "sends", both_sizes[i]);
         const struct tarn_piece in = {.addr = p->b.memory, .bytes = LARGE};
         uint64_t got = 0;
         tarn_op op = channel_submit_recv(&peer.end, 1, &in, 0, &got);
         tarn_op other = channel_submit_recv(&peer.end, 1, &in, 60000, NULL);
-        assert_int_equal(peer_wait(&peer), 0);
+        assert_int_equal(harness_wait(peer.process, HARNESS_TIMEOUT_MS), 0);
         assert_int_equal(channel_done(&peer.end, other), TARN_E_NODE_DOWN);
         assert_int_equal(channel_done(&peer.end, op), 0);
         assert_int_equal(got, both_sizes[i]);
@@ -328,7 +286,7 @@ static void a_connector_that_is_gone(void **state)
     char address[TARN_CHANNEL_ADDRESS_MAX];
     struct pollfd fd = {.fd = tarn_channel_accept_fd(p->b.client), .events = POLLIN};
     assert_int_equal(tarn_channel_address(p->b.client, address, NULL), 0);
-    channel_end_open(p, NULL, &e);
+    channel_end_open(p->w->redis->url, p->transports, NULL, &e);
     assert_int_equal(tarn_channel_connect(e.client, address, NULL, 0, 0, &e.channel), 0);
     assert_int_equal(poll(&fd, 1, 0), 1);
     channel_end_close(&e);
@@ -380,6 +338,13 @@ static void connections_that_break(void **state)
     }
 }
 
+static int cut_lifeline(struct tarn_lender *l, void *arg)
+{
+    const struct tarn_channel *ch = arg;
+    (void)l;
+    return shutdown(tarn_resp_fd(ch->lifeline->resp), SHUT_RDWR);
+}
+
 /* The lifeline is the channel: both ends find it broken. */
 static void a_lifeline_that_breaks(void **state)
 {
@@ -390,7 +355,7 @@ static void a_lifeline_that_breaks(void **state)
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, wait_in_call, &waits[i]), 0);
     HARNESS_UNTIL(channel_info(&p->b, "receives_announced") == 1, 5000);
-    assert_int_equal(shutdown(tarn_resp_fd(p->a.channel->lifeline->resp), SHUT_RDWR), 0);
+    assert_int_equal(tarn_lender_run(p->a.client->lender, cut_lifeline, p->a.channel), 0);
     for (int i = 0; i < 2; i++) {
         pthread_join(threads[i], NULL);
         assert_int_equal(waits[i].rc, TARN_E_NODE_DOWN);
@@ -406,18 +371,18 @@ static void a_peer_that_is_stopped(void **state)
 {
     struct channel_pair *p = *state;
     for (int i = 0; i < 2; i++) {
-        struct peer peer = peer_start(p, POSTS, both_sizes[i]);
+        struct peer peer = peer_start(p, "posts", both_sizes[i]);
         HARNESS_UNTIL(channel_info(&p->b, "receives_announced") == 1, 5000);
-        peer_stop(&peer);
+        harness_signal(peer.process, SIGSTOP);
         uint64_t begun = harness_now_ms();
         assert_int_equal(channel_recv(&peer.end, 1, p->b.memory, both_sizes[i], SHORT_MS, NULL),
                          TARN_E_TIMEOUT);
         assert_int_equal(channel_send(&peer.end, 2, p->b.memory, both_sizes[i], SHORT_MS), TARN_E_TIMEOUT);
         assert_int_equal(channel_send(&peer.end, 1, p->b.memory, both_sizes[i], SHORT_MS), TARN_E_TIMEOUT);
         assert_true(harness_now_ms() - begun < 3000u * harness_slower());
-        kill(peer.pid, SIGCONT);
+        harness_signal(peer.process, SIGCONT);
         assert_int_equal(channel_send(&peer.end, 3, p->b.memory, 10, SHORT_MS), TARN_E_TIMEOUT);
-        peer_kill(&peer);
+        harness_kill(peer.process);
         tarn_channel_close(peer.end.channel);
     }
 }
@@ -426,12 +391,12 @@ static void a_peer_that_is_stopped(void **state)
 static void a_sender_that_gives_up(void **state)
 {
     struct channel_pair *p = *state;
-    struct peer peer = peer_start(p, RECEIVES, CHANNEL_ROOM);
+    struct peer peer = peer_start(p, "receives", CHANNEL_ROOM);
     HARNESS_UNTIL(channel_info(&p->b, "receives_announced") == 1, 5000);
-    peer_stop(&peer);
+    harness_signal(peer.process, SIGSTOP);
     assert_int_equal(channel_send(&peer.end, 1, p->b.memory, CHANNEL_ROOM, SHORT_MS), TARN_E_TIMEOUT);
-    kill(peer.pid, SIGCONT);
-    assert_int_equal(peer_wait(&peer), -TARN_E_AGAIN);
+    harness_signal(peer.process, SIGCONT);
+    assert_int_equal(harness_wait(peer.process, HARNESS_TIMEOUT_MS), -TARN_E_AGAIN);
     tarn_channel_close(peer.end.channel);
 }
 
@@ -476,7 +441,7 @@ static void clients_close_with_calls_under_way(void **state)
     channel_end_close(&p->a);
     pthread_join(thread, NULL);
     assert_int_equal(there.rc, TARN_E_NODE_DOWN);
-    channel_end_open(p, NULL, &p->a);
+    channel_end_open(p->w->redis->url, p->transports, NULL, &p->a);
 }
 
 /* --- strangers ---------------------------------------------------------------------------------- */
@@ -517,8 +482,8 @@ static int connect_with(struct channel_pair *p, const char *listens, const char 
     const struct tarn_options to = {.listen = listens, .secret = secret}, from = {.secret = connects};
     struct channel_end l, c;
     char address[TARN_CHANNEL_ADDRESS_MAX], at[TARN_CHANNEL_ADDRESS_MAX];
-    channel_end_open(p, &to, &l);
-    channel_end_open(p, &from, &c);
+    channel_end_open(p->w->redis->url, p->transports, &to, &l);
+    channel_end_open(p->w->redis->url, p->transports, &from, &c);
     int rc = tarn_channel_listen(l.client);
     if (!rc) {
         assert_int_equal(tarn_channel_address(l.client, address, NULL), 0);
@@ -636,8 +601,11 @@ static void too_many_unaccepted_channels(void **state)
     HARNESS_UNTIL(channel_info(&p->b, "channels_unaccepted") == 0, 20000);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    struct channel_end e;
+    if (channel_peer_is(argc, argv, &e))
+        return play(&e, argv[5], strtoull(argv[6], NULL, 10));
     const struct CMUnitTest tests[] = {
         CHANNEL_TESTS(a_send_after_a_timeout),
         CHANNEL_TESTS(a_canceled_receive),

@@ -10,8 +10,7 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <stdio.h>
 
 #include "base/text.h"
 #include "tests/channel_pair.h"
@@ -427,38 +426,28 @@ static unsigned both_ways(const struct channel_end *e, uint64_t out_seed, uint64
     return wrong;
 }
 
-/* Connects to `address` from a process of its own, and passes messages. Does not return. */
-static void other_process(struct channel_pair *p, const char *address, uint64_t seed)
-{
-    struct channel_end e;
-    channel_end_open(p, NULL, &e);
-    if (tarn_channel_connect(e.client, address, NULL, 0, 0, &e.channel))
-        _exit(100);
-    unsigned wrong = both_ways(&e, seed + 1, seed);
-    channel_end_close(&e);
-    _exit(wrong ? 1 : 0);
-}
-
 /* Of random sizes and tags, in both directions, between two processes. */
 static void random_messages(void **state)
 {
     struct channel_pair *p = *state;
-    char address[TARN_CHANNEL_ADDRESS_MAX];
     const char *given = getenv("SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : tarn_random64() >> 1;
-    int status;
     print_message("SEED=%llu\n", (unsigned long long)seed);
-    assert_int_equal(tarn_channel_address(p->b.client, address, NULL), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0)
-        other_process(p, address, seed);
+    struct harness_process *peer = channel_peer_start(p, "random", (size_t)seed);
     struct channel_end e = p->b;
     assert_int_equal(tarn_channel_accept(p->b.client, 0, &e.channel), 0);
     assert_int_equal(both_ways(&e, seed, seed + 1), 0);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
+    assert_int_equal(harness_wait(peer, HARNESS_TIMEOUT_MS), 0);
     tarn_channel_close(e.channel);
+}
+
+static int play(struct channel_end *e, uint64_t seed)
+{
+    printf("ready\n");
+    fflush(stdout);
+    unsigned wrong = both_ways(e, seed + 1, seed);
+    channel_end_close(e);
+    return wrong ? 1 : 0;
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
@@ -524,8 +513,11 @@ static void a_channel_to_oneself(void **state)
     pass(&to, &from, 100000, 100000, true);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    struct channel_end e;
+    if (channel_peer_is(argc, argv, &e))
+        return play(&e, strtoull(argv[6], NULL, 10));
     const struct CMUnitTest tests[] = {
         CHANNEL_TESTS(messages_of_all_sizes),
         CHANNEL_TESTS(shorter_messages_have_their_true_size),
