@@ -213,6 +213,19 @@ void tarn_op_wake(struct tarn_client *c, tarn_op id)
     pthread_mutex_unlock(&c->ops->lock);
 }
 
+struct tarn_operation *tarn_op_claim(struct tarn_client *c, tarn_op id)
+{
+    pthread_mutex_lock(&c->ops->lock);
+    struct tarn_operation *op = tarn_op_find(c->ops, id);
+    bool parked = op && op->state == TARN_OP_PARKED;
+    if (parked)
+        op->state = TARN_OP_RUNNING;
+    if (op)
+        op->woken = true;
+    pthread_mutex_unlock(&c->ops->lock);
+    return parked ? op : NULL;
+}
+
 /* --- the end ------------------------------------------------------------------------------------ */
 
 static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)

@@ -106,6 +106,9 @@ void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int stat
 void tarn_op_park(struct tarn_client *c, struct tarn_operation *op);
 /* Has run() called again, if the operation is not done. */
 void tarn_op_wake(struct tarn_client *c, tarn_op id);
+/* Takes a parked operation from its workers: the caller ends it with tarn_op_complete(), or parks it again.
+ * NULL: it is not parked; it is woken. */
+struct tarn_operation *tarn_op_claim(struct tarn_client *c, tarn_op id);
 
 /* Puts it into `waiting` or `queued`. The lock is held. */
 void tarn_op_queue(struct tarn_ops_queue *q, struct tarn_operation *op);

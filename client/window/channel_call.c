@@ -9,6 +9,7 @@
 #include "client/op.h"
 #include "client/window/channel_recv.h"
 #include "client/window/channel_send.h"
+#include "client/window/lender.h"
 
 static int check_items(struct tarn_channel_call *k)
 {
@@ -75,6 +76,7 @@ static int run(struct tarn_channel_call *k, const struct tarn_channel_options *g
 {
     struct tarn_cancel own;
     tarn_cond_init(&k->woken);
+    k->done = tarn_channel_wake;
     int rc = begin(k, given);
     if (!rc) {
         const struct tarn_client *c = k->channel->all->client;
@@ -149,6 +151,24 @@ static bool uses(const void *arg, const void *addr, uint64_t bytes)
     return false;
 }
 
+/* Ends a parked receive without a worker, unless somebody is still at its memory. */
+static void done(struct tarn_channel_call *k)
+{
+    struct tarn_client *c = k->channel->all->client;
+    struct tarn_operation *op = tarn_op_claim(c, atomic_load(&k->op));
+    if (!op)
+        return; /* a worker has it, and looks again */
+    if (k->lease && tarn_lender_recall_now(k->lease)) {
+        tarn_op_park(c, op); /* a worker waits for that */
+        return;
+    }
+    tarn_lease_free(k->lease);
+    k->lease = NULL;
+    int rc = advance(k, UINT64_MAX, NULL);
+    tarn_channel_unref(k->channel);
+    tarn_op_complete(c, op, tarn_channel_recv_finish(k, rc));
+}
+
 /* It was not submitted. */
 static void take_back(struct tarn_channel_call *k)
 {
@@ -168,6 +188,7 @@ static int submit(const struct tarn_channel_call *as, const struct tarn_channel_
         return tarn_fail(TARN_E_NO_MEMORY, "submit: out of memory");
     *k = *as;
     k->submitted = true;
+    k->done = done;
     if (as->items == &as->one)
         k->items = &k->one;
     int rc = begin(k, given);

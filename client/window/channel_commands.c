@@ -277,7 +277,7 @@ static int deliver(struct tarn_channel_call *k, const struct delivery *d)
             k->items[i].bytes = d->sizes[i];
     tarn_reason_keep(&k->outcome, outcome(k, d));
     k->state = TARN_RECEIVE_DONE;
-    tarn_channel_wake(k);
+    k->done(k);
     return 0;
 }
 

@@ -71,7 +71,9 @@ struct tarn_channel_call {
     struct tarn_lease *lease; /* NULL: a send, or a receive of at most TARN_SMALL_MAX bytes */
 
     bool submitted;
-    _Atomic tarn_op op;   /* submitted */
+    _Atomic tarn_op op; /* submitted */
+    /* A receive is DONE; on the lender's thread, with the lock held. The call may be freed by this. */
+    void (*done)(struct tarn_channel_call *k);
     pthread_cond_t woken; /* else */
 
     enum tarn_receive_state state;

@@ -370,6 +370,14 @@ int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct ta
     return rc ? rc : tarn_lent_recall(lent, lease, deadline_ns, cancel);
 }
 
+int tarn_lender_recall_now(struct tarn_lease *lease)
+{
+    struct tarn_window *w = lease->window;
+    if (tarn_lent_end(&w->lender->lent, lease))
+        cut(w->lender, w);
+    return tarn_lent_recall(&w->lender->lent, lease, 0, NULL);
+}
+
 int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg)
 {
     struct errand e = {.lender = l, .fn = fn, .arg = arg};

@@ -31,6 +31,8 @@ struct tarn_lender {
 int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg);
 /* Ends the lease; then waits until nobody is at its runs, and gives its slot back. As tarn_recall(). */
 int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel);
+/* The same on the lender's thread, without waiting. BUSY: somebody is at the runs. */
+int tarn_lender_recall_now(struct tarn_lease *lease);
 /* The client's lender; starts it if there is none. */
 int tarn_lender_of(struct tarn_client *c, struct tarn_lender **l_p);
 /* At close. All windows have been freed. NULL is allowed. */
