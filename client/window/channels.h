@@ -25,7 +25,7 @@
  * The acceptor's session at the connector proves nothing: it dials when it needs to, and may hang up.
  *
  * Threads: any. `lock` guards all of it; nothing is waited for under it but conditions. The operations' lock
- * is taken under it.
+ * and that of what the lender lends (lent.h) are taken under it.
  */
 #ifndef TARN_CLIENT_WINDOW_CHANNELS_H
 #define TARN_CLIENT_WINDOW_CHANNELS_H
