@@ -15,7 +15,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "client/client.h"
+#include "client/window/channel_ask.h"
 #include "client/window/lender.h"
 #include "tests/channel_pair.h"
 #include "tests/node_client.h"
@@ -582,6 +584,37 @@ static void commands_of_others(void **state)
     assert_int_equal(channel_done(&p->b, op), 0);
 }
 
+static int say_deliver(struct tarn_channel *ch, const char *id, const char *how, const char *sizes,
+                       const char *data)
+{
+    struct tarn_command c = {.n = 0};
+    tarn_channel_say(ch, &c, "DELIVER");
+    tarn_command_strs(&c, id, how, sizes, data, NULL);
+    return tarn_channel_ask(ch, &c, tarn_deadline(20000), NULL);
+}
+
+/* A sender that says other things than it should does not end the receive, and nothing is delivered twice. */
+static void deliveries_that_lie(void **state)
+{
+    struct channel_pair *p = *state;
+    struct tarn_channel *ch = p->a.channel;
+    const struct tarn_piece in = {.addr = p->b.memory, .bytes = 10};
+    uint64_t got = 0;
+    tarn_op op = channel_submit_recv(&p->b, 1, &in, 0, &got);
+    HARNESS_UNTIL(say_deliver(ch, "1", "data", "11", "hello world") == TARN_E_INVALID,
+                  5000); /* it is posted */
+    assert_int_equal(say_deliver(ch, "1", "data", "9", "hello"), TARN_E_INVALID);
+    assert_int_equal(say_deliver(ch, "1", "data", "2 3", "hello"), TARN_E_INVALID);
+    assert_int_equal(say_deliver(ch, "1", "written", "10", ""), TARN_E_INVALID);
+    assert_int_equal(say_deliver(ch, "2", "data", "5", "hello"), TARN_E_STALE);
+    assert_int_equal(say_deliver(ch, "1", "data", "5", "hello"), 0);
+    assert_int_equal(say_deliver(ch, "1", "data", "5", "HELLO"), TARN_E_STALE);
+    assert_int_equal(channel_done(&p->b, op), 0);
+    assert_int_equal(got, 5);
+    assert_memory_equal(p->b.memory, "hello", 5);
+    assert_true(untouched(p->b.memory + 5, 100));
+}
+
 /* 1024 channels may wait; the next connector is told so, and finds room when one was accepted. */
 static void too_many_unaccepted_channels(void **state)
 {
@@ -626,6 +659,7 @@ int main(int argc, char **argv)
         CHANNEL_TESTS(secrets),
         CHANNEL_TESTS(addresses_that_lead_nowhere),
         CHANNEL_TESTS(commands_of_others),
+        CHANNEL_TESTS(deliveries_that_lie),
         CHANNEL_TESTS(too_many_unaccepted_channels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
