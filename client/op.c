@@ -17,6 +17,7 @@
 #include <utlist.h>
 
 #include "base/thread.h"
+#include "client/alert.h"
 #include "client/check.h"
 #include "client/event.h"
 
@@ -175,9 +176,65 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
         end_unrun(q, op, rc);
 }
 
+/* --- parked ------------------------------------------------------------------------------------- */
+
+/* The lock is held. */
+static void unpark(struct tarn_ops_queue *q, struct tarn_operation *op)
+{
+    op->state = TARN_OP_QUEUED;
+    tarn_op_queue(q, op);
+    pthread_cond_signal(&q->work);
+}
+
+void tarn_op_park(struct tarn_client *c, struct tarn_operation *op)
+{
+    struct tarn_ops_queue *q = c->ops;
+
+    pthread_mutex_lock(&q->lock);
+    bool again = op->woken || tarn_canceled(&op->cancel), earlier = !again && op->deadline_ns < q->alarm_ns;
+    op->state = TARN_OP_PARKED;
+    if (again)
+        unpark(q, op);
+    if (earlier)
+        q->alarm_ns = op->deadline_ns;
+    pthread_mutex_unlock(&q->lock);
+    if (earlier)
+        tarn_monitor_alarm(c);
+}
+
+void tarn_op_wake(struct tarn_client *c, tarn_op id)
+{
+    pthread_mutex_lock(&c->ops->lock);
+    struct tarn_operation *op = tarn_op_find(c->ops, id);
+    if (op && op->state == TARN_OP_PARKED)
+        unpark(c->ops, op);
+    else if (op)
+        op->woken = true;
+    pthread_mutex_unlock(&c->ops->lock);
+}
+
+struct tarn_operation *tarn_op_claim(struct tarn_client *c, tarn_op id)
+{
+    pthread_mutex_lock(&c->ops->lock);
+    struct tarn_operation *op = tarn_op_find(c->ops, id);
+    bool parked = op && op->state == TARN_OP_PARKED;
+    if (parked)
+        op->state = TARN_OP_RUNNING;
+    if (op)
+        op->woken = true;
+    pthread_mutex_unlock(&c->ops->lock);
+    return parked ? op : NULL;
+}
+
+/* --- the end ------------------------------------------------------------------------------------ */
+
 static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
-    if (op->state == TARN_OP_QUEUED && op->after) {
+    if (op->state == TARN_OP_PARKED) {
+        unpark(q, op);
+    } else if (op->parks) {
+        return; /* its run() ends it */
+    } else if (op->state == TARN_OP_QUEUED && op->after) {
         end_queued(q, op, tarn_event_late());
     } else if (op->state == TARN_OP_QUEUED) {
         end_queued(q, op,
@@ -211,12 +268,15 @@ uint64_t tarn_ops_expire(struct tarn_client *c)
 
 static void cancel_locked(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
-    if (op->state == TARN_OP_QUEUED) {
+    if (op->state == TARN_OP_QUEUED && !op->parks) {
         end_queued(q, op, tarn_cancel_fail());
-    } else if (op->state == TARN_OP_RUNNING) {
-        atomic_store(&op->cancel.on, true);
-        signal_fd(op->cancel.fd);
+        return;
     }
+    atomic_store(&op->cancel.on, true);
+    if (op->state == TARN_OP_PARKED)
+        unpark(q, op);
+    else if (op->state == TARN_OP_RUNNING)
+        signal_fd(op->cancel.fd);
 }
 
 int tarn_cancel(struct tarn_client *c, tarn_op id)

@@ -9,6 +9,13 @@
  * worker looks at the event, without the lock; when the event has passed, it moves to `queued`. So a late
  * event holds up no worker, and no buffer is touched before it.
  *
+ * An operation that waits for a peer without a worker (sends and receives) is PARKED: its run() has returned
+ * TARN_INPROGRESS. tarn_op_wake(), its deadline or tarn_cancel() makes it QUEUED again, and run() looks what
+ * has happened. So only its run() ends it, also when it was canceled or out of time before it ran:
+ *
+ *   QUEUED --taken by a worker--> RUNNING --> DONE
+ *      ^---- woken ---- PARKED <-----'
+ *
  * One lock guards everything here. Taking a completion frees the operation, so nothing may touch it after
  * tarn_op_complete().
  */
@@ -29,7 +36,7 @@
 
 #define TARN_GIVEN_MAX 8
 
-enum tarn_op_state { TARN_OP_QUEUED, TARN_OP_RUNNING, TARN_OP_DONE };
+enum tarn_op_state { TARN_OP_QUEUED, TARN_OP_RUNNING, TARN_OP_PARKED, TARN_OP_DONE };
 
 struct tarn_worker {
     struct tarn_client *client;
@@ -54,10 +61,12 @@ struct tarn_operation {
     struct tarn_put_options put_options;
     char *place; /* copy of put_options.place */
     struct tarn_get get;
-    /* READ, WRITE: what the worker calls. `arg` is freed with the operation. */
+    /* READ, WRITE, SEND, RECV: what the worker calls. `arg` is freed with the operation. */
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
     void *arg;
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes); /* does it use any of that memory? */
+    bool parks;                                                      /* run() may return TARN_INPROGRESS */
+    bool woken;                                                      /* since a worker took it */
     void *after;    /* the event to wait for; NULL: none, or it has passed */
     size_t on_gpus; /* how many items were in GPU memory at submit */
 
@@ -93,6 +102,14 @@ struct tarn_ops_queue {
 /* Ends a running operation; when it failed, the last error is its sentence. */
 void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int status);
 
+/* Its run() has returned TARN_INPROGRESS. */
+void tarn_op_park(struct tarn_client *c, struct tarn_operation *op);
+/* Has run() called again, if the operation is not done. */
+void tarn_op_wake(struct tarn_client *c, tarn_op id);
+/* Takes a parked operation from its workers: the caller ends it with tarn_op_complete(), or parks it again.
+ * NULL: it is not parked; it is woken. */
+struct tarn_operation *tarn_op_claim(struct tarn_client *c, tarn_op id);
+
 /* Puts it into `waiting` or `queued`. The lock is held. */
 void tarn_op_queue(struct tarn_ops_queue *q, struct tarn_operation *op);
 
@@ -111,6 +128,8 @@ struct tarn_op_task {
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes);
     void *arg;
+    bool parks;            /* run() may return TARN_INPROGRESS */
+    _Atomic tarn_op *id_p; /* set before run() is called; NULL: nobody wakes it */
 };
 int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op *op_p);
 

@@ -98,12 +98,17 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
         break;
     case TARN_OP_READ:
     case TARN_OP_WRITE:
+    case TARN_OP_SEND:
+    case TARN_OP_RECV:
         rc = op->run(op->arg, op->deadline_ns, &op->cancel);
         break;
     case TARN_OP_GET:
         break;
     }
-    tarn_op_complete(c, op, rc);
+    if (rc == TARN_INPROGRESS)
+        tarn_op_park(c, op);
+    else
+        tarn_op_complete(c, op, rc);
 }
 
 /* Takes the next operation, and other gets with a get. The lock is held. */
@@ -118,6 +123,7 @@ static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct 
             continue;
         DL_DELETE(q->queued, op);
         op->state = TARN_OP_RUNNING;
+        op->woken = false;
         op->cancel.fd = w->cancel_fd;
         ops[n++] = op;
         items += op->n;

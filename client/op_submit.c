@@ -29,7 +29,8 @@ static int op_new(struct tarn_client *c, enum tarn_op_kind kind, uint32_t timeou
     return 0;
 }
 
-static int submit(struct tarn_client *c, struct tarn_operation *op, tarn_op *op_p)
+/* Either place for its number may be NULL. */
+static int submit(struct tarn_client *c, struct tarn_operation *op, _Atomic tarn_op *id_p, tarn_op *op_p)
 {
     struct tarn_ops_queue *q = c->ops;
 
@@ -46,6 +47,8 @@ static int submit(struct tarn_client *c, struct tarn_operation *op, tarn_op *op_
     if (rc == 0) {
         if (op_p)
             *op_p = op->id;
+        if (id_p)
+            atomic_store(id_p, op->id);
         if (earlier)
             q->alarm_ns = op->deadline_ns;
         tarn_op_queue(q, op);
@@ -69,7 +72,7 @@ static int submit_items(struct tarn_client *c, struct tarn_operation *op, struct
     op->n = n;
     op->after = after;
     op->on_gpus = tarn_items_on_gpus(items, n);
-    return submit(c, op, op_p);
+    return submit(c, op, NULL, op_p);
 }
 
 static int check_items(const char *call, const struct tarn_item *items, size_t n, uint32_t flags,
@@ -131,7 +134,7 @@ int tarn_submit_lookup(struct tarn_client *c, const struct tarn_key *keys, size_
         return rc;
     op->keys = keys;
     op->n = n;
-    return submit(c, op, op_p);
+    return submit(c, op, NULL, op_p);
 }
 
 int tarn_submit_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
@@ -145,7 +148,7 @@ int tarn_submit_remove(struct tarn_client *c, const struct tarn_key *keys, size_
     op->keys = keys;
     op->n = n;
     op->statuses = statuses;
-    return submit(c, op, op_p);
+    return submit(c, op, NULL, op_p);
 }
 
 int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op *op_p)
@@ -159,5 +162,6 @@ int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op 
     op->run = t->run;
     op->uses = t->uses;
     op->arg = t->arg;
-    return submit(c, op, op_p);
+    op->parks = t->parks;
+    return submit(c, op, t->id_p, op_p);
 }

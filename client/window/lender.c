@@ -19,6 +19,8 @@
 #include "base/unix_dir.h"
 #include "client/client.h"
 #include "client/setting.h"
+#include "client/window/channel_commands.h"
+#include "client/window/lease_text.h"
 #include "transport/host/commands.h"
 #include "transport/host/start.h"
 
@@ -76,8 +78,11 @@ static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
 
 static bool release(struct tarn_session *s, bool over)
 {
-    if (over)
-        tarn_lent_forget(&lender_of(s->all->host)->lent, s->id, s->quit);
+    struct tarn_lender *l = lender_of(s->all->host);
+    if (over) {
+        tarn_lent_forget(&l->lent, s->id, s->quit);
+        tarn_channels_forget(&l->channels, s->id);
+    }
     return false;
 }
 
@@ -99,6 +104,7 @@ static int command_info(struct tarn_conn *c, size_t n, redisReply **args)
                     l->id, tarn_version(), l->epoch, l->address, l->unix_path, c->host->connections,
                     c->host->commands, c->host->errors);
     tarn_lent_info(&lender_of(c->host)->lent, &text);
+    tarn_channels_info(&lender_of(c->host)->channels, &text);
     if (text.failed)
         tarn_resp_add_error(&c->out, TARN_E_NO_MEMORY, "INFO: out of memory");
     else
@@ -107,40 +113,22 @@ static int command_info(struct tarn_conn *c, size_t n, redisReply **args)
     return 0;
 }
 
-/* The runs, as offsets in the window: "<offset>:<bytes>:<stride>:<count>", with spaces between. */
-struct runs_text {
-    const char *base;
-    struct tarn_buf text;
-    uint64_t bytes, id;
-    bool write;
-};
-
-static void write_runs(void *arg, const struct tarn_lease *lease)
+static const char *transport_serving(const struct tarn_host *h, uint32_t i, uint32_t window)
 {
-    struct runs_text *t = arg;
-    t->id = lease->window->id;
-    t->bytes = lease->runs.bytes;
-    t->write = lease->write;
-    for (uint32_t i = 0; i < lease->runs.n; i++) {
-        const struct tarn_piece *r = &lease->runs.piece[i];
-        tarn_buf_printf(&t->text, "%s%" PRIu64 ":%" PRIu64 ":%" PRIu64 ":%" PRIu64, i ? " " : "",
-                        (uint64_t)((const char *)r->addr - t->base), r->bytes, r->stride, r->count);
-    }
+    const struct tarn_host_transport *t = &h->transports[i];
+    return t->ops->serves(t->half, window) ? t->ops->name : "";
 }
 
-static void reply_reach(struct tarn_conn *c, const struct runs_text *t, uint32_t window)
+static void reply_reach(struct tarn_conn *c, const struct tarn_lease_text *t, uint32_t window)
 {
     const struct tarn_host *h = c->host;
-    char id[20];
-    snprintf(id, sizeof(id), "%016" PRIx64, t->id);
     tarn_resp_add_array(&c->out, 4 + h->ntransports);
-    tarn_resp_add_string(&c->out, t->write ? "rw" : "r", t->write ? 2 : 1);
+    tarn_resp_add_string(&c->out, t->rights, strlen(t->rights));
     tarn_resp_add_integer(&c->out, (int64_t)t->bytes);
-    tarn_resp_add_string(&c->out, id, strlen(id));
-    tarn_resp_add_string(&c->out, t->text.data ? t->text.data : "", t->text.bytes);
+    tarn_resp_add_string(&c->out, t->id, strlen(t->id));
+    tarn_resp_add_string(&c->out, t->runs.data ? t->runs.data : "", t->runs.bytes);
     for (uint32_t i = 0; i < h->ntransports; i++) {
-        const char *name =
-            h->transports[i].ops->serves(h->transports[i].half, window) ? h->transports[i].ops->name : "";
+        const char *name = transport_serving(h, i, window);
         tarn_resp_add_string(&c->out, name, strlen(name));
     }
 }
@@ -148,7 +136,7 @@ static void reply_reach(struct tarn_conn *c, const struct runs_text *t, uint32_t
 static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_lent *lent = &lender_of(c->host)->lent;
-    struct runs_text t = {0};
+    struct tarn_lease_text t = {0};
     uint32_t window, slot;
     uint64_t gen;
     bool write;
@@ -159,12 +147,12 @@ static int command_reach(struct tarn_conn *c, size_t n, redisReply **args)
     if (rc)
         return rc;
     t.base = lent->pools[window].base;
-    rc = tarn_lent_visit(lent, c->session->id, c->peer, window, slot, gen, write_runs, &t);
-    if (!rc && t.text.failed)
+    rc = tarn_lent_visit(lent, c->session->id, c->peer, window, slot, gen, tarn_lease_tell, &t);
+    if (!rc && t.runs.failed)
         rc = tarn_fail(TARN_E_NO_MEMORY, "REACH: out of memory");
     if (!rc)
         reply_reach(c, &t, window);
-    tarn_buf_free(&t.text);
+    tarn_buf_free(&t.runs);
     return rc;
 }
 
@@ -249,7 +237,52 @@ static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
     return rc;
 }
 
+/* Those of channels are in channel_commands.c. */
+static int command_lender(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    return tarn_channel_command_lender(&lender_of(c->host)->channels, c, n, args);
+}
+
+static int command_connect(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    (void)n;
+    return tarn_channel_command_connect(&lender_of(c->host)->channels, c, args);
+}
+
+static int command_post(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    return tarn_channel_command_post(&lender_of(c->host)->channels, c, n, args);
+}
+
+static int command_unpost(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    (void)n;
+    return tarn_channel_command_unpost(&lender_of(c->host)->channels, c, args);
+}
+
+static int command_deliver(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    (void)n;
+    return tarn_channel_command_deliver(&lender_of(c->host)->channels, c, args);
+}
+
+static int command_hangup(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    (void)n;
+    return tarn_channel_command_hangup(&lender_of(c->host)->channels, c, args);
+}
+
 static const struct tarn_control_command commands[] = {
+    {"DELIVER", command_deliver, 6, 0, 0, TARN_SESSION,
+     "<channel> <announcement> <data|written|size|abandoned> <sizes> <data>: ends a receive"},
+    {"POST", command_post, 5, 0, 0, TARN_SESSION,
+     "<channel> <announcement> <tag> <capacities> [<lease>]: announces a receive"},
+    {"UNPOST", command_unpost, 3, 0, 0, TARN_SESSION, "<channel> <announcement>: withdraws it"},
+    {"HANGUP", command_hangup, 2, 0, 0, TARN_SESSION, "<channel>: the peer has ended it"},
+    {"CONNECT", command_connect, 3 + TARN_PARTY_FIELDS, 0, 0, TARN_SESSION,
+     "<channel> <7 fields of the connector> <hello>: makes a channel"},
+    {"LENDER", command_lender, 2, 0, 0, TARN_ANYBODY,
+     "<protocol> [<secret>]: who answers here, for channels"},
     {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,
      "<window> <slot> <gen> <tag> <data>: a write is complete"},
     {"ENTER", command_enter, 7, 0, 0, TARN_SESSION,
@@ -263,8 +296,9 @@ static const struct tarn_control_command commands[] = {
 static const struct tarn_command_table table = {
     .commands = commands,
     .n = sizeof(commands) / sizeof(commands[0]),
-    .note = "ATTACH, DETACH, ENTER, LEAVE, NOTIFY and REACH need HELLO 1 <16 hex digits> <secret> on the "
-            "same connection; CLIENT the Unix socket as the lender's user or root.",
+    .note =
+        "All but LENDER, INFO, CLIENT and those of redis-cli need HELLO 1 <16 hex digits> <secret> on the "
+        "same connection; CLIENT the Unix socket as the lender's user or root.",
 };
 
 static const struct tarn_host_ops host_ops = {
@@ -381,6 +415,15 @@ static int cut_window(struct tarn_lender *l, void *arg)
     return 0;
 }
 
+int tarn_lender_recall_now(struct tarn_lease *lease)
+{
+    struct tarn_window *w = lease->window;
+    struct tarn_lender *l = w->lender;
+    if (tarn_lent_end(&l->lent, lease))
+        cut_window(l, w);
+    return tarn_lent_recall(&l->lent, lease, 0, NULL);
+}
+
 int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_window *w = lease->window;
@@ -408,6 +451,19 @@ static int listen_on(struct tarn_lender *l, struct tarn_addr *a)
     return 0;
 }
 
+/* What the other ends of channels get to know. */
+static void introduce(struct tarn_lender *l)
+{
+    struct tarn_party *p = &l->channels.self;
+    p->epoch = l->epoch;
+    p->session = l->client->session;
+    snprintf(p->id, sizeof(p->id), "%s", l->id);
+    snprintf(p->address, sizeof(p->address), "%s", l->address);
+    snprintf(p->unix_path, sizeof(p->unix_path), "%s", l->unix_path);
+    snprintf(p->host_id, sizeof(p->host_id), "%s", l->client->host_id);
+    snprintf(p->secret, sizeof(p->secret), "%s", l->secret);
+}
+
 static int start(struct tarn_lender *l)
 {
     struct tarn_addr a;
@@ -416,6 +472,7 @@ static int start(struct tarn_lender *l)
     l->host.id = l->id;
     l->epoch = tarn_random64();
     snprintf(l->id, sizeof(l->id), "lender-%d", (int)getpid());
+    tarn_channels_init(&l->channels, l->client, &l->lent, &l->host);
     int rc = tarn_lent_init(&l->lent, l->epoch);
     if (!rc)
         rc = tarn_addr_parse(l->client->listen ? l->client->listen : "127.0.0.1:0", "listen", &a);
@@ -431,6 +488,7 @@ static int start(struct tarn_lender *l)
         rc = tarn_timer_new(l->host.loop, TICK_MS, tick, l, &l->tick);
     if (!rc)
         rc = tarn_watch_new(l->host.loop, l->lent.bell, TARN_READABLE, rung, l, &l->bell);
+    introduce(l);
     if (!rc)
         rc = tarn_client_thread(&l->thread, run, l);
     l->started = !rc;
@@ -467,6 +525,7 @@ void tarn_lender_stop(struct tarn_lender *l)
     tarn_watch_free(l->tick);
     tarn_watch_free(l->bell);
     tarn_host_end(&l->host);
+    tarn_channels_end(&l->channels);
     tarn_lent_free(&l->lent);
     tarn_loop_free(l->host.loop);
     free(l);

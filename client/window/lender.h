@@ -7,6 +7,7 @@
 #ifndef TARN_CLIENT_WINDOW_LENDER_H
 #define TARN_CLIENT_WINDOW_LENDER_H
 
+#include "client/window/channels.h"
 #include "client/window/lent.h"
 #include "transport/host/host.h"
 
@@ -16,6 +17,7 @@ struct tarn_lender {
     struct tarn_client *client;
     struct tarn_host host;
     struct tarn_lent lent;
+    struct tarn_channels channels;
     char id[80]; /* "lender of process 4711" */
     uint64_t epoch;
     char secret[TARN_WINDOW_TOKEN / 2 + 1]; /* opens control connections; each descriptor has it */
@@ -29,6 +31,8 @@ struct tarn_lender {
 int tarn_lender_run(struct tarn_lender *l, int (*fn)(struct tarn_lender *l, void *arg), void *arg);
 /* Ends the lease; then waits until nobody is at its runs, and gives its slot back. As tarn_recall(). */
 int tarn_lender_recall(struct tarn_lease *lease, uint64_t deadline_ns, struct tarn_cancel *cancel);
+/* The same on the lender's thread, without waiting. BUSY: somebody is at the runs. */
+int tarn_lender_recall_now(struct tarn_lease *lease);
 /* The client's lender; starts it if there is none. */
 int tarn_lender_of(struct tarn_client *c, struct tarn_lender **l_p);
 /* At close. All windows have been freed. NULL is allowed. */

@@ -5,6 +5,8 @@
  * A read that fails on the way is tried again, by the next transport if need be. A write is not, once a link
  * has taken it: bytes of the first try might arrive behind those of a later write, and replace them.
  */
+#include "client/window/move.h"
+
 #include <stdlib.h>
 
 #include "base/container.h"
@@ -18,7 +20,6 @@
 #include "client/op.h"
 #include "client/peer_nodes.h"
 #include "client/way.h"
-#include "client/window/reach.h"
 #include "transport/seen.h"
 
 struct job {
@@ -375,6 +376,13 @@ static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
     if (b.n > 1)
         free(b.jobs);
     return b.notify && !b.why.code ? told(&b) : tarn_reason_fail(&b.why);
+}
+
+int tarn_move_run(struct tarn_reach *r, struct tarn_move *moves, size_t n, bool write, uint64_t deadline_ns,
+                  struct tarn_cancel *cancel)
+{
+    struct call k = {.reach = r, .moves = moves, .n = n, .write = write};
+    return run_call(&k, deadline_ns, cancel);
 }
 
 static int move(struct call *k, const struct tarn_move_options *given)

@@ -5,6 +5,7 @@
  */
 #include "client/window/reach.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,7 @@
 #include "client/window/descriptor.h"
 #include "metadata/records.h"
 
-/* The peer node of the descriptor's lender. */
-static struct tarn_peer_node *lender_of(struct tarn_client *c, const struct tarn_descriptor *d)
+struct tarn_peer_node *tarn_lender_node(struct tarn_client *c, const struct tarn_descriptor *d)
 {
     char id[TARN_NODE_ID_MAX + 1];
     snprintf(id, sizeof(id), "lender-%016" PRIx64, d->epoch);
@@ -47,6 +47,18 @@ static int malformed(struct tarn_peer_node *node)
     return tarn_peer_node_fail(node, TARN_E_PROTOCOL, "REACH: not an answer: is it of another version?");
 }
 
+/* Reads a decimal number that `end` follows, and goes on behind that. */
+static bool number(const char **at, char end, uint64_t *out)
+{
+    char *behind;
+    errno = 0;
+    *out = strtoull(*at, &behind, 10);
+    if (**at < '0' || **at > '9' || errno || *behind != end)
+        return false;
+    *at = behind + (end != 0);
+    return true;
+}
+
 /* "<offset>:<bytes>:<stride>:<count>", with spaces between. */
 static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
 {
@@ -61,43 +73,75 @@ static int parse_runs(struct tarn_reach *r, const char *text, size_t bytes)
     for (size_t i = 0; i < room; i++) {
         struct tarn_piece *p = &r->known.lease.runs.piece[i];
         uint64_t offset;
-        int used = 0;
-        if (sscanf(at, "%" SCNu64 ":%" SCNu64 ":%" SCNu64 ":%" SCNu64 "%n", &offset, &p->bytes, &p->stride,
-                   &p->count, &used) != 4 ||
-            used == 0)
+        if (!number(&at, ':', &offset) || !number(&at, ':', &p->bytes) || !number(&at, ':', &p->stride) ||
+            !number(&at, i + 1 < room ? ' ' : 0, &p->count))
             return malformed(r->lender);
         p->addr = (void *)(uintptr_t)offset;
-        at += used;
-        at += *at == ' ';
     }
     return tarn_runs_count(&r->known.lease.runs) ? 0 : malformed(r->lender);
 }
 
 /* Which of the client's transports the lender serves the window by. */
-static uint8_t transport_bits(const struct tarn_client *c, const redisReply *reply)
+static uint8_t transport_bits(const struct tarn_client *c, redisReply *const *names, size_t n)
 {
     uint8_t bits = 0;
-    for (size_t i = 4; i < reply->elements; i++)
+    for (size_t i = 0; i < n; i++)
         for (int t = 0; t < c->ntransports; t++)
-            if (reply->element[i]->str && !strcmp(reply->element[i]->str, c->transports[t]->name))
+            if (names[i]->str && !strcmp(names[i]->str, c->transports[t]->name))
                 bits |= (uint8_t)(1u << t);
     return bits;
 }
 
-static int take_answer(struct tarn_reach *r, const redisReply *reply)
+/* A number that is one in an answer, and a string in a command. */
+static bool take_u64(const redisReply *r, int base, uint64_t *out)
 {
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 4 || !reply->element[0]->str ||
-        reply->element[1]->type != REDIS_REPLY_INTEGER || !reply->element[2]->str ||
-        !reply->element[3]->str ||
-        tarn_u64_parse(reply->element[2]->str, reply->element[2]->len, 16, UINT64_MAX,
-                       &r->known.lease.window_id))
+    if (r->type == REDIS_REPLY_INTEGER)
+        *out = (uint64_t)r->integer;
+    return r->type == REDIS_REPLY_INTEGER ||
+           (r->str && !tarn_u64_parse(r->str, r->len, base, UINT64_MAX, out));
+}
+
+static int take_told(struct tarn_reach *r, redisReply *const *told, size_t n)
+{
+    uint64_t bytes;
+    if (n < 4 || r->window >= TARN_WINDOWS_MAX || !told[0]->str || !take_u64(told[1], 10, &bytes) ||
+        !take_u64(told[2], 16, &r->known.lease.window_id) || !told[3]->str)
         return malformed(r->lender);
-    r->write = !strcmp(reply->element[0]->str, "rw");
-    int rc = parse_runs(r, reply->element[3]->str, reply->element[3]->len);
-    if (!rc && r->known.lease.runs.bytes != (uint64_t)reply->element[1]->integer)
+    r->write = !strcmp(told[0]->str, "rw");
+    int rc = parse_runs(r, told[3]->str, told[3]->len);
+    if (!rc && r->known.lease.runs.bytes != bytes)
         rc = malformed(r->lender);
     if (!rc)
-        atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, reply));
+        atomic_store(&r->lender->pool_transports[r->window], transport_bits(r->client, told + 4, n - 4));
+    return rc;
+}
+
+static int take_answer(struct tarn_reach *r, const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_ARRAY ? take_told(r, reply->element, reply->elements)
+                                            : malformed(r->lender);
+}
+
+int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
+                    redisReply *const *told, size_t n, struct tarn_reach **r_p)
+{
+    struct tarn_reach *r = calloc(1, sizeof(*r));
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
+    pthread_mutex_init(&r->known.lock, NULL);
+    r->client = c;
+    r->lender = lender;
+    r->window = r->descriptor.window = lease->window;
+    r->slot = r->descriptor.slot = lease->slot;
+    r->gen = r->descriptor.gen = lease->gen;
+    /* The first half would open the lender's control connections. The lender's node has it. */
+    snprintf(r->descriptor.token, sizeof(r->descriptor.token), "%0*d%s", TARN_WINDOW_TOKEN / 2, 0,
+             lease->token);
+    int rc = take_told(r, told, n);
+    if (rc)
+        tarn_reach_free(r);
+    else
+        *r_p = r;
     return rc;
 }
 
@@ -164,7 +208,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     if (rc)
         return rc;
     struct tarn_reach *r = calloc(1, sizeof(*r));
-    if (!r || !(r->lender = lender_of(c, &d))) {
+    if (!r || !(r->lender = tarn_lender_node(c, &d))) {
         free(r);
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
     }

@@ -393,7 +393,9 @@ enum tarn_op_kind {
     TARN_OP_LOOKUP,
     TARN_OP_REMOVE,
     TARN_OP_READ,
-    TARN_OP_WRITE
+    TARN_OP_WRITE,
+    TARN_OP_SEND,
+    TARN_OP_RECV
 };
 
 /*
