@@ -323,7 +323,8 @@ int bench_add_peers(const struct bench_env *e, struct bench_row *r, bool put, bo
 /* Starts the other process of the loop. The caller must have only one thread. */
 int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
-/* Adds the loop as three limits: default, small and large socket buffers. The fastest counts. */
+/* Adds the loop as three limits: default, small and large socket buffers. The fastest counts. Gets bring what
+ * the load has at this call. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
 
 /* --- bare CUDA calls (bench_gpu_copy.c) --------------------------------------------------------- */

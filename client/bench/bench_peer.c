@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows: reads and writes between two clients, compared with the bare limit of their transport: memcpy in a
- * mapping that both processes have, or the bare socket loop. Both ways, two of these run at once. The limits
- * are always contiguous.
+ * mapping that both processes have, or the bare socket loop. Both ways, two of these run at once. memcpy is
+ * in the same pieces; the loop's objects are always contiguous.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,10 @@ struct peer_bench {
 
 static int add_loops(struct bench_peer_side *s)
 {
-    return bench_peer_moves(s) ? bench_add_loops(s->row, s->loop_port, s->plan.write, s->flat) : 0;
+    if (!bench_peer_moves(s))
+        return 0;
+    bench_load_fill(s->flat, 1);
+    return bench_add_loops(s->row, s->loop_port, s->plan.write, s->flat);
 }
 
 static void small_memcpy(struct bench_row *r)

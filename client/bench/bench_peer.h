@@ -80,7 +80,8 @@ struct bench_peer_mover {
 int bench_peer_add_mover(struct bench_peer_side *s, enum bench_role role, const char *name,
                          enum bench_peer_how how, uint32_t vectors);
 int bench_peer_reach(struct bench_peer_mover *m, const char *descriptor);
-/* Adds memcpy between own buffers and the other process's region, by one thread, as a limit. */
+/* Adds memcpy between own buffers and the other process's region, by one thread and in the same pieces, as a
+ * limit. */
 int bench_peer_add_memcpy(struct bench_peer_side *s);
 
 /* --- a side of a row (bench_peer_side.c) -------------------------------------------------------- */
@@ -95,7 +96,7 @@ struct bench_peer_side {
     struct tarn_client *c;
     /* of the row */
     struct bench_peer_plan plan;
-    struct bench_load *load, *flat; /* own buffers; flat: contiguous objects, perhaps the same load */
+    struct bench_load *flat, *scattered; /* own buffers: contiguous objects, and in the plan's pieces */
     struct bench_peer_mover *movers[BENCH_PEER_MOVERS_MAX];
     size_t nmovers;
     struct bench_row *row; /* its contestants; those that only A can run come last */
@@ -109,6 +110,12 @@ static inline bool bench_peer_moves(const struct bench_peer_side *s)
 static inline bool bench_peer_lends(const struct bench_peer_side *s)
 {
     return !s->first || s->plan.both;
+}
+
+/* The own buffers as the plan has them. */
+static inline struct bench_load *bench_peer_load(const struct bench_peer_side *s)
+{
+    return s->scattered ? s->scattered : s->flat;
 }
 
 typedef char bench_peer_descriptors[BENCH_PEER_MOVERS_MAX][TARN_DESCRIPTOR_MAX];

@@ -249,7 +249,7 @@ int bench_peer_add_mover(struct bench_peer_side *s, enum bench_role role, const 
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", name);
     m->side = s;
     m->how = how;
-    m->bank = (struct bench_peer_bank){.write = s->plan.write, .load = vectors > 1 ? s->load : s->flat};
+    m->bank = (struct bench_peer_bank){.write = s->plan.write, .load = vectors > 1 ? s->scattered : s->flat};
     int rc = bench_peer_lends(s) ? lend(m, vectors) : 0;
     if (rc != 0) {
         mover_close(m);
@@ -286,14 +286,12 @@ static int copy_op(void *arg, uint32_t thread, size_t i)
 {
     const struct copier *k = arg;
     const struct bench_load *l = k->bank.load;
-    uint64_t at = i * l->depth * l->bytes;
+    const struct tarn_piece *p = bench_load_pieces(l, i * l->depth);
 
     (void)thread;
-    for (uint32_t n = 0; n < l->depth; n++, at += l->bytes) {
-        if (k->bank.write)
-            memcpy(k->far + at, l->memory + at, l->bytes);
-        else
-            memcpy(l->memory + at, k->far + at, l->bytes);
+    for (uint32_t n = 0; n < l->depth * l->npieces; n++) {
+        char *near = p[n].addr, *far = k->far + (near - l->memory); /* both are cut alike */
+        memcpy(k->bank.write ? far : near, k->bank.write ? near : far, p[n].bytes);
     }
     return 0;
 }
@@ -323,9 +321,9 @@ int bench_peer_add_memcpy(struct bench_peer_side *s)
     if (!k)
         return tarn_fail(TARN_E_NO_MEMORY, "memcpy: out of memory");
     k->far = s->other_region;
-    k->bank = (struct bench_peer_bank){.write = p->write, .load = s->flat};
+    k->bank = (struct bench_peer_bank){.write = p->write, .load = bench_peer_load(s)};
     int rc = bench_peer_lends(s)
-                 ? bench_load_new_over(s->region, p->bytes, 1, p->depth, p->ops, &k->bank.lent)
+                 ? bench_load_new_over(s->region, p->bytes, p->vectors, p->depth, p->ops, &k->bank.lent)
                  : 0;
     if (rc != 0) {
         copy_close(k);

@@ -213,7 +213,7 @@ static int add_stand_in(struct bench_peer_pair *p, size_t contestant, struct ben
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", own->name);
     *s = (struct stand_in){.pair = p, .own = own, .contestant = contestant};
     return bench_row_add(r, own->role, own->name, &stand_in_ops, s,
-                         contestant == 0 && side->load ? side->load : side->flat);
+                         own->role == BENCH_OURS ? bench_peer_load(side) : side->flat);
 }
 
 double bench_peer_lender_ms(const struct bench_row *r, size_t k)

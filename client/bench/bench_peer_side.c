@@ -16,7 +16,7 @@ static int make_loads(struct bench_peer_side *s)
     int rc = bench_load_new(p->bytes, 1, p->depth, 1, p->ops, &s->flat);
 
     if (rc == 0 && p->vectors > 1)
-        rc = bench_load_new(p->bytes, p->vectors, p->depth, 1, p->ops, &s->load);
+        rc = bench_load_new(p->bytes, p->vectors, p->depth, 1, p->ops, &s->scattered);
     return rc;
 }
 
@@ -69,9 +69,9 @@ int bench_peer_side_reach(struct bench_peer_side *s, const bench_peer_descriptor
 void bench_peer_side_tear_down(struct bench_peer_side *s)
 {
     bench_row_free(s->row);
-    bench_load_free(s->load);
+    bench_load_free(s->scattered);
     bench_load_free(s->flat);
     s->row = NULL;
-    s->load = s->flat = NULL;
+    s->scattered = s->flat = NULL;
     s->nmovers = 0;
 }
