@@ -13,12 +13,15 @@
 #define VECTORS 128
 #define PASS_BYTES (32ull << 20)
 #define PASS_BYTES_QUICK (4ull << 20)
-#define SIZE_MAX_QUICK (16ull << 20)
 #define OPS_MAX 1000
 #define OPS_MAX_SCATTERED 15 /* so that leases have at most 2048 runs */
 
 static const uint64_t sizes[] = {256,       1 << 10, 4 << 10,  16 << 10, 64 << 10,
                                  256 << 10, 1 << 20, 10 << 20, 16 << 20, 100 << 20};
+static const uint64_t sizes_quick[] = {4 << 10, 1 << 20, 16 << 20};
+/* Of submitted transfers and notifications. */
+static const uint64_t sizes_some[] = {4 << 10, 1 << 20};
+#define COUNT(_array) (sizeof(_array) / sizeof(_array)[0])
 
 struct peer_bench {
     struct bench_env *e;
@@ -57,7 +60,7 @@ const struct bench_peer_transport bench_peer_transports[] = {
     {"shm", true, bench_peer_add_memcpy, small_memcpy},
     {"tcp", false, add_loops, small_loop},
 };
-#define TRANSPORTS (sizeof bench_peer_transports / sizeof bench_peer_transports[0])
+#define TRANSPORTS COUNT(bench_peer_transports)
 
 /* --- a row -------------------------------------------------------------------------------------- */
 
@@ -128,13 +131,14 @@ static int row(struct peer_bench *b, const char *note, struct bench_peer_plan p)
 
 static int size_rows(struct peer_bench *b, bool write, bool both, uint32_t vectors)
 {
+    const uint64_t *size = b->e->quick ? sizes_quick : sizes;
+    size_t n = b->e->quick ? COUNT(sizes_quick) : COUNT(sizes);
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < sizeof sizes / sizeof sizes[0]; i++) {
+    for (size_t i = 0; rc == 0 && i < n; i++) {
         const struct bench_peer_plan p = {
-            .write = write, .both = both, .bytes = sizes[i], .vectors = vectors, .depth = 1};
-        bool left_out = b->e->quick && sizes[i] > SIZE_MAX_QUICK;
-        if (!left_out && sizes[i] / vectors >= 8) /* a pattern's words are whole */
+            .write = write, .both = both, .bytes = size[i], .vectors = vectors, .depth = 1};
+        if (size[i] / vectors >= 8) /* a pattern's words are whole */
             rc = row(b, both ? "both ways" : "", p);
     }
     return rc;
@@ -144,8 +148,12 @@ static int transfer_rows(struct peer_bench *b)
 {
     int rc = 0;
 
-    for (int i = 0; rc == 0 && i < 8; i++)
-        rc = size_rows(b, i & 2, i & 4, i & 1 ? VECTORS : 1);
+    for (int both = 0; rc == 0 && both < 2; both++)
+        for (int write = 0; rc == 0 && write < 2; write++) {
+            rc = size_rows(b, write, both, 1);
+            if (rc == 0 && !(both && b->e->quick))
+                rc = size_rows(b, write, both, VECTORS);
+        }
     return rc;
 }
 
@@ -200,17 +208,16 @@ static int connect_row(struct peer_bench *b)
 
 static int rows(struct peer_bench *b)
 {
-    static const uint64_t some[] = {4 << 10, 64 << 10, 1 << 20};
     int rc = bench_peer_open(&b->pair, b->transport);
 
     if (rc == 0)
         rc = transfer_rows(b);
     if (rc == 0)
         rc = scattered_rows(b);
-    for (size_t i = 0; rc == 0 && i < sizeof some / sizeof some[0]; i++)
-        rc = submit_rows(b, some[i]);
-    for (size_t i = 0; rc == 0 && i < sizeof some / sizeof some[0]; i++)
-        rc = notify_rows(b, some[i]);
+    for (size_t i = 0; rc == 0 && i < COUNT(sizes_some); i++)
+        rc = submit_rows(b, sizes_some[i]);
+    for (size_t i = 0; rc == 0 && i < COUNT(sizes_some); i++)
+        rc = notify_rows(b, sizes_some[i]);
     return rc ? rc : connect_row(b);
 }
 
