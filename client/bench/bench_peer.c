@@ -208,10 +208,8 @@ static int connect_row(struct peer_bench *b)
 
 static int rows(struct peer_bench *b)
 {
-    int rc = bench_peer_open(&b->pair, b->transport);
+    int rc = transfer_rows(b);
 
-    if (rc == 0)
-        rc = transfer_rows(b);
     if (rc == 0)
         rc = scattered_rows(b);
     for (size_t i = 0; rc == 0 && i < COUNT(sizes_some); i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two processes of `tarn-bench peer`: A, the benchmark, and B, forked from it. Each has a client. Both
- * set up a row from one plan, with the same contestants in the same order. One way, B lends and A moves. Both
+ * The two processes of `tarn-bench peer`: A, the benchmark, and B, forked from it. Both set up a row from one
+ * plan, with a client each and the same contestants in the same order. One way, B lends and A moves. Both
  * ways, both lend, and both move at the same time.
  *
  *   A                                      B
@@ -93,9 +93,10 @@ struct bench_peer_side {
     /* memory of one memfd in both processes; the bare limits' windows */
     char *region, *other_region;
     uint16_t loop_port; /* of a bare socket loop for this process alone */
-    struct tarn_client *c;
     /* of the row */
     struct bench_peer_plan plan;
+    struct tarn_client
+        *c; /* over the plan's transport; a new one for each row, so that it maps no old windows */
     struct bench_load *flat, *scattered; /* own buffers: contiguous objects, and in the plan's pieces */
     struct bench_peer_mover *movers[BENCH_PEER_MOVERS_MAX];
     size_t nmovers;
@@ -120,7 +121,8 @@ static inline struct bench_load *bench_peer_load(const struct bench_peer_side *s
 
 typedef char bench_peer_descriptors[BENCH_PEER_MOVERS_MAX][TARN_DESCRIPTOR_MAX];
 
-int bench_peer_client(const struct bench_peer_side *s, size_t transport, struct tarn_client **c_p);
+/* Opens a client over the plan's transport. */
+int bench_peer_client(const struct bench_peer_side *s, struct tarn_client **c_p);
 int bench_peer_side_set_up(struct bench_peer_side *s, const struct bench_peer_plan *plan);
 /* The descriptors of the side's leases; "" where there is none. */
 int bench_peer_side_describe(const struct bench_peer_side *s, bench_peer_descriptors texts);
@@ -149,8 +151,6 @@ struct bench_peer_pair {
 /* Starts B. The caller must have only one thread. */
 int bench_peer_start(const struct bench_env *e, struct bench_peer_pair *p);
 void bench_peer_stop(struct bench_peer_pair *p);
-/* Gives both processes a client over a transport. */
-int bench_peer_open(struct bench_peer_pair *p, size_t transport);
 /* Sets up the plan in both processes, and adds its contestants to r. */
 int bench_peer_set_up(struct bench_peer_pair *p, const struct bench_peer_plan *plan, struct bench_row *r);
 void bench_peer_tear_down(struct bench_peer_pair *p);

@@ -120,7 +120,7 @@ static int ping_op(void *arg, uint32_t thread, size_t i)
 static int connect_once(struct bench_peer_mover *m, size_t object, uint64_t *took_ns)
 {
     struct tarn_client *c = NULL;
-    int rc = bench_peer_client(m->side, m->side->plan.transport, &c);
+    int rc = bench_peer_client(m->side, &c);
     uint64_t start = tarn_now_ns();
 
     if (rc == 0)

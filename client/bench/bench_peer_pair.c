@@ -20,11 +20,11 @@
 
 #define ANSWER_S (2 * BENCH_PEER_CALL_MS / 1000)
 
-enum command { OPEN, SET_UP, BEGIN, RUN, END, TEAR_DOWN };
+enum command { SET_UP, BEGIN, RUN, END, TEAR_DOWN };
 
 struct request {
     enum command command;
-    struct bench_peer_plan plan; /* SET_UP; OPEN: only the transport */
+    struct bench_peer_plan plan; /* SET_UP */
     bench_peer_descriptors leases;
     size_t contestant;
     uint64_t round;
@@ -67,10 +67,6 @@ static int do_part(struct bench_contestant *c, const struct request *q, struct a
 static int serve_request(struct bench_peer_side *s, const struct request *q, struct answer *a)
 {
     switch (q->command) {
-    case OPEN:
-        tarn_close(s->c);
-        s->c = NULL;
-        return bench_peer_client(s, q->plan.transport, &s->c);
     case SET_UP:
         return set_up(s, q, a);
     case TEAR_DOWN:
@@ -224,17 +220,6 @@ double bench_peer_lender_ms(const struct bench_row *r, size_t k)
 
 /* --- a row -------------------------------------------------------------------------------------- */
 
-int bench_peer_open(struct bench_peer_pair *p, size_t transport)
-{
-    const struct request q = {.command = OPEN, .plan.transport = transport};
-    struct answer a;
-    int rc = ask(p, &q, &a);
-
-    tarn_close(p->side.c);
-    p->side.c = NULL;
-    return rc ? rc : bench_peer_client(&p->side, transport, &p->side.c);
-}
-
 int bench_peer_set_up(struct bench_peer_pair *p, const struct bench_peer_plan *plan, struct bench_row *r)
 {
     struct request q = {.command = SET_UP, .plan = *plan};
@@ -317,7 +302,6 @@ int bench_peer_start(const struct bench_env *e, struct bench_peer_pair *p)
 
 void bench_peer_stop(struct bench_peer_pair *p)
 {
-    tarn_close(p->side.c);
     if (p->fd >= 0)
         close(p->fd);
     bench_stop_loop(p->other);

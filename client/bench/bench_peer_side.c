@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "client/bench/bench_peer.h"
 
-int bench_peer_client(const struct bench_peer_side *s, size_t transport, struct tarn_client **c_p)
+int bench_peer_client(const struct bench_peer_side *s, struct tarn_client **c_p)
 {
-    return bench_client(s->e, bench_peer_transports[transport].name, c_p);
+    return bench_client(s->e, bench_peer_transports[s->plan.transport].name, c_p);
 }
 
 static int make_loads(struct bench_peer_side *s)
@@ -38,6 +38,8 @@ int bench_peer_side_set_up(struct bench_peer_side *s, const struct bench_peer_pl
     s->row = bench_row_new("", "", plan->bytes);
     int rc = s->row ? 0 : tarn_fail(TARN_E_NO_MEMORY, "a row of the benchmark: out of memory");
 
+    if (rc == 0)
+        rc = bench_peer_client(s, &s->c);
     if (rc == 0 && bench_peer_moves(s))
         rc = make_loads(s);
     if (rc == 0)
@@ -69,6 +71,8 @@ int bench_peer_side_reach(struct bench_peer_side *s, const bench_peer_descriptor
 void bench_peer_side_tear_down(struct bench_peer_side *s)
 {
     bench_row_free(s->row);
+    tarn_close(s->c);
+    s->c = NULL;
     bench_load_free(s->scattered);
     bench_load_free(s->flat);
     s->row = NULL;
