@@ -167,7 +167,7 @@ static int run_both(struct stand_in *s, double *items_s, struct bench_hist *h)
         return rc;
     int own = bench_slice_timed(s->own, h, items_s);
     rc = hear(s->pair, &a);
-    if (s->pair->side.plan.how != BENCH_PEER_PING)
+    if (rc == 0 && s->pair->side.plan.how != BENCH_PEER_PING)
         *items_s += a.items_s;
     return own ? own : rc;
 }
@@ -285,7 +285,7 @@ static int start_other(struct bench_peer_pair *p, const struct bench_peer_side *
 int bench_peer_start(const struct bench_env *e, struct bench_peer_pair *p)
 {
     char *regions[2] = {NULL, NULL};
-    uint16_t ports[2];
+    uint16_t ports[2] = {0, 0};
     int rc = map_regions(regions);
 
     *p = (struct bench_peer_pair){.fd = -1};
