@@ -446,7 +446,7 @@ help:
 	@echo 'make test        T=test_store ONLY=put: one program or script; ONLY: of a program the tests with that in their names'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make mutate      break each rule of tests/mutants in turn: a test has to notice; MUTANTS= JOBS=1'
-	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
+	@echo 'make bench       BENCH=all|shm|tcp|peer|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
 	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'

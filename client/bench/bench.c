@@ -13,7 +13,7 @@
 struct config {
     bool help, quick;
     int64_t seconds;
-    char *json_dir, *devices, *node_devices;
+    char *json_dir, *devices, *node_devices, *transport;
 };
 
 static const struct tarn_option options[] = {
@@ -28,13 +28,15 @@ static const struct tarn_option options[] = {
      "active port. The rows of `rdma` use the fastest of them."},
     {"node-devices", 0, TARN_OPT_STRING, offsetof(struct config, node_devices), NULL, 0, 0, "LIST",
      TARN_OPT_FLAG_ONLY, "RDMA devices of the node. Without it those of the clients."},
+    {"transport", 0, TARN_OPT_STRING, offsetof(struct config, transport), NULL, 0, 0, "NAME",
+     TARN_OPT_FLAG_ONLY, "Only the rows of `peer` over this transport: shm or tcp. Without it all."},
     {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Print this and exit."},
 };
 
 static const struct tarn_program program = {
     .name = "tarn-bench",
-    .arguments = "[all | shm | tcp | lookup | alloc | idle | rdma | rails | gpu]",
+    .arguments = "[all | shm | tcp | peer | lookup | alloc | idle | rdma | rails | gpu]",
     .brief = "benchmark of tarn",
     .description =
         "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
@@ -42,6 +44,8 @@ static const struct tarn_program program = {
         "in turn, slice by slice, in one process. The bytes of every operation are verified. "
         "Prints a table and "
         "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
+        "peer moves bytes between two clients over windows (docs/windows.md), one way and both ways at once, "
+        "beside memcpy and the bare socket loop.\n\n"
         "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
         "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
         "on the first GPU, and between it and the second; its rows take less than half of --seconds.\n\n"
@@ -59,10 +63,11 @@ static const struct {
     int (*run)(struct bench_env *, struct bench_report *);
     bool special; /* needs devices; `all` leaves it out */
 } groups[] = {
-    {"shm", bench_group_shm, false},       {"tcp", bench_group_tcp, false},
-    {"lookup", bench_group_lookup, false}, {"alloc", bench_group_alloc, false},
-    {"idle", bench_group_idle, false},     {"rdma", bench_group_rdma, true},
-    {"rails", bench_group_rails, true},    {"gpu", bench_group_gpu, true},
+    {"shm", bench_group_shm, false},     {"tcp", bench_group_tcp, false},
+    {"peer", bench_group_peer, false},   {"lookup", bench_group_lookup, false},
+    {"alloc", bench_group_alloc, false}, {"idle", bench_group_idle, false},
+    {"rdma", bench_group_rdma, true},    {"rails", bench_group_rails, true},
+    {"gpu", bench_group_gpu, true},
 };
 
 /* Runs a group in its own environment. */
@@ -72,6 +77,7 @@ static int run_group(const struct config *c, size_t group, int *failed, int *mis
                           .seconds = (double)c->seconds,
                           .json_dir = c->json_dir,
                           .devices = c->devices,
+                          .transport = c->transport,
                           .node_devices = c->node_devices ? c->node_devices : c->devices};
     struct bench_report *rep;
     int rc = bench_report_new(&e, groups[group].name, &rep);
@@ -105,7 +111,8 @@ static int run(const struct config *c, const char *name)
     }
     if (!known) {
         fprintf(stderr,
-                "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n",
+                "tarn-bench: no group \"%s\": give all, shm, tcp, peer, lookup, alloc, idle, rdma, rails or "
+                "gpu\n",
                 name);
         return 2;
     }
@@ -130,9 +137,8 @@ int main(int argc, char **argv)
         tarn_options_help(&program, &help);
         status = help.failed || fputs(help.data, stdout) < 0;
     } else if (parsed.nargs > 1) {
-        fprintf(
-            stderr,
-            "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n");
+        fprintf(stderr, "tarn-bench: one group at a time: give all, shm, tcp, peer, lookup, alloc, idle, "
+                        "rdma, rails or gpu\n");
     } else {
         status = run(&c, parsed.nargs ? parsed.args[0] : "all");
     }

@@ -18,7 +18,8 @@
  *   bench_verbs.c  RDMA devices               bench_perftest.c   ib_read_bw, ib_write_bw, ib_read_lat
  *   bench_bare.h   the bare CUDA calls        bench_gpu_memory.c loads in GPU memory
  *   bench_gpu_copy.c   contestants that make these calls
- *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c,
+ *   bench_peer.h       the two processes of `tarn-bench peer`
+ *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
  *   bench_lookup.c, bench_alloc.c, bench_idle.c   the groups
  */
 #ifndef TARN_CLIENT_BENCH_H
@@ -93,12 +94,15 @@ struct bench_env {
     double seconds; /* approximate limit for a row */
     const char *json_dir;
     const char *devices, *node_devices; /* RDMA devices of clients and of the node; NULL: all */
+    const char *transport;              /* of the group `peer`; NULL: all */
 };
 
 int bench_env_open(struct bench_env *e);
 /* Ends the children by pid and removes the folder. */
 void bench_env_close(struct bench_env *e);
 
+/* Starts the Redis of the directory if it does not run. */
+int bench_start_directory(struct bench_env *e);
 /* Starts or restarts a node with one pool (as in tarnd's --pool) that evicts only when full. The first call
  * also starts the directory's Redis. */
 int bench_start_node(struct bench_env *e, const char *pool);
@@ -141,6 +145,7 @@ struct bench_load {
     char *memory;
     uint64_t memory_bytes;
     struct tarn_piece *pieces;    /* objects * npieces */
+    bool borrowed;                /* the memory is the caller's */
     uint64_t seed;                /* seed of the expected content */
     struct bench_gpu_memory *gpu; /* NULL: host memory, filled and checked by the CPU */
 };
@@ -158,6 +163,9 @@ int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t th
 /* The same in the memory of a site. Pieces are multiples of 8 bytes. */
 int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t depth,
                       uint32_t threads, size_t ops, struct bench_load **l_p);
+/* The same in memory of the caller, for one thread: (ops + 1) * depth * bytes bytes. */
+int bench_load_new_over(char *memory, uint64_t bytes, uint32_t npieces, uint32_t depth, size_t ops,
+                        struct bench_load **l_p);
 void bench_load_free(struct bench_load *l);
 static inline const struct tarn_piece *bench_load_pieces(const struct bench_load *l, size_t object)
 {
@@ -244,6 +252,7 @@ struct bench_row {
     struct bench_contestant *contestants[BENCH_CONTESTANTS_MAX];
     size_t n;
     double node_cpu_s, wall_s;
+    double post_us;   /* median time until a submitted transfer is accepted; 0: nothing is submitted */
     json_t *figures;  /* more fields of the row */
     char target[256]; /* "" if the row has none */
     bool met;
@@ -256,6 +265,8 @@ void bench_row_free(struct bench_row *r);
  * and number of operations (NULL: one operation). */
 int bench_row_add(struct bench_row *r, enum bench_role role, const char *name, const struct bench_ops *ops,
                   void *arg, const struct bench_load *l);
+/* The timed part of a contestant's slice, for one that runs another. */
+int bench_slice_timed(struct bench_contestant *c, struct bench_hist *h, double *items_s);
 /* Runs the rounds. */
 int bench_row_measure(const struct bench_env *e, struct bench_row *r);
 
@@ -312,7 +323,8 @@ int bench_add_peers(const struct bench_env *e, struct bench_row *r, bool put, bo
 /* Starts the other process of the loop. The caller must have only one thread. */
 int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
-/* Adds the loop as three limits: default, small and large socket buffers. The fastest counts. */
+/* Adds the loop as three limits: default, small and large socket buffers. The fastest counts. Gets bring what
+ * the load has at this call. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
 
 /* --- bare CUDA calls (bench_gpu_copy.c) --------------------------------------------------------- */
@@ -399,6 +411,7 @@ int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
 int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
 int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
+int bench_group_peer(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);
 int bench_group_idle(struct bench_env *e, struct bench_report *rep);

@@ -130,14 +130,32 @@ static int make_memory(struct bench_load *l, const struct bench_site *site)
     if (!l->pieces)
         return tarn_fail(TARN_E_NO_MEMORY, "a load of %zu objects in %u pieces: out of memory", l->objects,
                          l->npieces);
-    if (!site)
+    if (!site && !l->borrowed)
         rc = bench_map(l->memory_bytes, false, &l->memory);
-    else
+    else if (site)
         rc = bench_gpu_memory_new(site, l->memory_bytes, &l->gpu, &l->memory);
     if (rc != 0)
         return rc;
     cut_pieces(l);
     return l->gpu ? bench_gpu_memory_cut(l) : 0;
+}
+
+/* Makes a load of the shape's geometry and, if it borrows any, memory. */
+static int load_new(const struct bench_site *site, const struct bench_load *shape, struct bench_load **l_p)
+{
+    struct bench_load *l = calloc(1, sizeof *l);
+
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "a load of the benchmark: out of memory");
+    *l = *shape;
+    l->objects = (l->ops + l->threads) * l->depth;
+    l->memory_bytes = l->objects * l->bytes;
+    int rc = make_memory(l, site);
+    if (rc == 0)
+        *l_p = l;
+    else
+        bench_load_free(l);
+    return rc;
 }
 
 int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t threads, size_t ops,
@@ -149,20 +167,22 @@ int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t th
 int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t depth,
                       uint32_t threads, size_t ops, struct bench_load **l_p)
 {
-    struct bench_load *l = calloc(1, sizeof *l);
-
-    if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "a load of the benchmark: out of memory");
-    *l = (struct bench_load){
+    const struct bench_load shape = {
         .bytes = bytes, .npieces = npieces, .depth = depth, .threads = threads, .ops = ops};
-    l->objects = (ops + threads) * depth;
-    l->memory_bytes = l->objects * bytes;
-    int rc = make_memory(l, site);
-    if (rc == 0)
-        *l_p = l;
-    else
-        bench_load_free(l);
-    return rc;
+    return load_new(site, &shape, l_p);
+}
+
+int bench_load_new_over(char *memory, uint64_t bytes, uint32_t npieces, uint32_t depth, size_t ops,
+                        struct bench_load **l_p)
+{
+    const struct bench_load shape = {.bytes = bytes,
+                                     .npieces = npieces,
+                                     .depth = depth,
+                                     .threads = 1,
+                                     .ops = ops,
+                                     .memory = memory,
+                                     .borrowed = true};
+    return load_new(NULL, &shape, l_p);
 }
 
 void bench_load_free(struct bench_load *l)
@@ -171,7 +191,7 @@ void bench_load_free(struct bench_load *l)
         return;
     if (l->gpu)
         bench_gpu_memory_free(l->gpu);
-    else if (l->memory)
+    else if (l->memory && !l->borrowed)
         munmap(l->memory, l->memory_bytes);
     free(l->pieces);
     free(l);

@@ -196,7 +196,8 @@ void bench_stop_loop(pid_t pid)
 struct loop_peer {
     struct bench_load *load;
     bool put;
-    int *fds; /* one a thread */
+    uint64_t seed; /* gets: of what the other process has */
+    int *fds;      /* one a thread */
 };
 
 static void loop_close(void *arg)
@@ -251,10 +252,12 @@ static int loop_begin(void *arg, uint64_t round)
 {
     struct loop_peer *p = arg;
 
-    if (p->put)
+    if (p->put) {
         bench_load_fill(p->load, round + 1);
-    else
+    } else {
         bench_load_poison(p->load);
+        p->load->seed = p->seed;
+    }
     return 0;
 }
 
@@ -307,6 +310,7 @@ static int add_loop(struct bench_row *r, uint16_t port, const char *name, int bu
     }
     p->load = l;
     p->put = put;
+    p->seed = l->seed;
     for (uint32_t i = 0; i < l->threads; i++)
         p->fds[i] = -1;
     for (uint32_t i = 0; rc == 0 && i < l->threads; i++)

@@ -258,7 +258,7 @@ static int start_redis(const struct bench_env *e, struct bench_child *c, const c
     return await_socket(e, c, address);
 }
 
-static int start_directory(struct bench_env *e)
+int bench_start_directory(struct bench_env *e)
 {
     if (e->directory.pid)
         return 0;
@@ -317,7 +317,7 @@ int bench_start_node(struct bench_env *e, const char *pool)
 int bench_start_node_with(struct bench_env *e, const char *pool, const char *second)
 {
     char program[PATH_MAX], socket_path[160], ready[1024];
-    int rc = start_directory(e), out;
+    int rc = bench_start_directory(e), out;
 
     if (rc == 0)
         rc = bench_program("tarnd", program, sizeof program);

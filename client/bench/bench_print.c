@@ -2,8 +2,8 @@
 /*
  * Rows as a table for people and as JSON for programs. The JSON of a group is a list of rows. Each row has
  * bench, bytes, pieces, threads, depth, ours, limit, ratio_limit, peers, references, node_cpu_s and wall_s.
- * A row may have more figures (utilisation, round_trips ...). A row with a target has target and met. The
- * first row also describes the machine.
+ * A row of submitted transfers has post_us. A row may have more figures (utilisation, round_trips ...). A row
+ * with a target has target and met. The first row also describes the machine.
  */
 #include "client/bench/bench.h"
 
@@ -83,8 +83,10 @@ static json_t *contestant_json(const struct bench_row *r, const struct bench_con
 {
     json_t *j = c->latency.count ? bench_latency_json(&c->latency) : json_object();
 
-    if (r->bytes && !r->moves_nothing)
+    if (r->bytes && !r->moves_nothing) {
         json_object_set_new(j, "GBps", json_real(contestant_gbps(r, c)));
+        json_object_set_new(j, "Gbps", json_real(8 * contestant_gbps(r, c)));
+    }
     json_object_set_new(j, "objects_s", json_real(bench_median(&c->items_s)));
     if (c->role == BENCH_OURS) {
         json_object_set_new(j, "rounds", json_integer((json_int_t)c->items_s.n));
@@ -122,6 +124,8 @@ static json_t *row_json(const struct bench_row *r, int code)
         json_object_set_new(j, "peers", role_json(r, BENCH_PEER, NULL));
         json_object_set_new(j, "references", role_json(r, BENCH_REFERENCE, NULL));
     }
+    if (r->post_us > 0)
+        json_object_set_new(j, "post_us", json_real(r->post_us));
     json_object_update(j, r->figures);
     json_object_set_new(j, "node_cpu_s", json_real(r->node_cpu_s));
     json_object_set_new(j, "wall_s", json_real(r->wall_s));
@@ -194,11 +198,16 @@ static void print_contest(const struct bench_row *r, const struct bench_contesta
 {
     const struct bench_contestant *limit = bench_row_limit(r);
 
+    char post[16] = "-";
+
     if (r->bytes && !r->moves_nothing)
-        printf(" %8.3f GB/s", contestant_gbps(r, ours));
+        printf(" %8.3f GB/s %8.2f Gbps", contestant_gbps(r, ours), 8 * contestant_gbps(r, ours));
     else
-        printf(" %8.0f /s  ", bench_median(&ours->items_s));
-    printf(" %10.2f %10.2f us", bench_hist_us(&ours->latency, 0.5), bench_hist_us(&ours->latency, 0.99));
+        printf(" %8.0f /s  %14s", bench_median(&ours->items_s), "");
+    if (r->post_us > 0)
+        snprintf(post, sizeof post, "%.2f", r->post_us);
+    printf(" %8s %10.2f %10.2f %10.2f us", post, bench_hist_us(&ours->latency, 0.5),
+           bench_hist_us(&ours->latency, 0.99), bench_hist_us(&ours->latency, 0.999));
     if (limit)
         printf("  %5.3f of %s", bench_rate_ratio(r, limit), limit->name);
     for (size_t i = 0; i < r->n; i++) {
@@ -238,7 +247,8 @@ int bench_report_new(const struct bench_env *e, const char *group, struct bench_
     snprintf(rep->group, sizeof rep->group, "%s", group);
     snprintf(rep->path, sizeof rep->path, "%s/%s.json", e->json_dir, group);
     rep->color = isatty(STDOUT_FILENO) && !tarn_env_raw("NO_COLOR");
-    printf("\n%s%-38s %13s %10s %13s  medians of the rounds' ratios\n", group, "", "ours", "p50", "p99");
+    printf("\n%-38s %13s %13s %8s %10s %10s %13s  medians of the rounds' ratios\n", group, "ours", "", "post",
+           "p50", "p99", "p999");
     *rep_p = rep;
     return 0;
 }

@@ -155,16 +155,18 @@ free_workers:
     return rc;
 }
 
+int bench_slice_timed(struct bench_contestant *c, struct bench_hist *h, double *items_s)
+{
+    bench_hist_clear(h);
+    return c->ops->slice ? c->ops->slice(c->arg, items_s, h) : timed_slice(c, h, items_s);
+}
+
 static int slice(struct bench_contestant *c, uint64_t round, struct bench_hist *h, double *items_s)
 {
     int rc = c->ops->begin ? c->ops->begin(c->arg, round) : 0;
 
-    if (rc == 0 && c->ops->slice) {
-        bench_hist_clear(h);
-        rc = c->ops->slice(c->arg, items_s, h);
-    } else if (rc == 0) {
-        rc = timed_slice(c, h, items_s);
-    }
+    if (rc == 0)
+        rc = bench_slice_timed(c, h, items_s);
     /* Also after a failure, to remove the objects that the slice has put. The failure's error text stays. */
     char why[TARN_SENTENCE];
     snprintf(why, sizeof why, "%s", tarn_last_error());
