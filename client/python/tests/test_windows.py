@@ -189,7 +189,8 @@ class Both:
         lease = self.lease()
         self.view[:] = b"\1" * BYTES
         self.peer(f"wrong = n = 0; out = bytearray({BYTES}); whole = bytes([1]) * {BYTES}")
-        self.peer.begin("while not r.read(out): wrong += out != whole; n += 1; n == 20 and print('reading', flush=True)")
+        self.peer.begin("while not r.read(out): wrong += out != whole; n += 1; "
+                        "n == 20 and print('reading', flush=True)")
         self.assertEqual(self.peer.answer(), "reading")
         lease.recall()
         self.view[:] = b"\2" * BYTES
