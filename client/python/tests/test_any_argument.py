@@ -170,7 +170,7 @@ class AnyArgument(StoreCase):
                     self.say(lambda: window.lease([tuple(run)]))
             self.check(lease, {"publish": (["name"], dict(ttl=9.0, timeout=2.0)),
                                "expect": ([1], dict(n=1, timeout=0.001))})
-            reach = client.reach(lease.descriptor)
+            reach = client.reach(lease.descriptor, timeout=20)
             notify = dict(offset=0, timeout=2.0, notify=(1, b""))
             moves = {"read": ([bytearray(8)], dict(offset=0, timeout=2.0)), "write": ([b"12345678"], notify),
                      "submit_read": ([[(0, bytearray(8))]], dict(offset=0, after=None, timeout=2.0)),

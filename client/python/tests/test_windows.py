@@ -118,24 +118,24 @@ class Both:
         lease = self.lease(write=True)
         self.assertEqual(self.peer("r.nbytes"), str(BYTES))
         self.peer(f"out = bytearray({BYTES}); r.read(out)")
-        self.assertEqual(self.peer("bytes(out)"), repr(bytes(self.view)))
+        self.assertEqual(self.peer("bytes(out)"), repr(pattern(BYTES)))
         self.peer("r.write(b'abc', 1000)")
-        self.assertEqual(bytes(self.view[998:1005]), pattern(BYTES)[998:1000] + b"abc" + pattern(BYTES)[1003:1005])
         self.peer("part = bytearray(3); r.read(part, offset=1000)")
         self.assertEqual(self.peer("bytes(part)"), "b'abc'")
         lease.recall()
+        self.assertEqual(bytes(self.view[998:1005]), pattern(BYTES)[998:1000] + b"abc" + pattern(BYTES)[1003:1005])
 
     def test_scattered(self) -> None:
         lease = self.lease([(100, 10), (1000, 5, 50, 4), (90, 10)], True)
         self.assertEqual(self.peer("r.nbytes"), "40")
-        expected = bytes(self.view[100:110]) + b"".join(bytes(self.view[1000 + 50 * i:1005 + 50 * i])
-                                                        for i in range(4)) + bytes(self.view[90:100])
+        p = pattern(BYTES)
+        expected = p[100:110] + b"".join(p[1000 + 50 * i:1005 + 50 * i] for i in range(4)) + p[90:100]
         self.peer("a, b = bytearray(15), bytearray(25); r.read([(25, a), (0, b)])")
         self.assertEqual(self.peer("bytes(b + a)"), repr(expected))
         self.peer("r.write([(9, [b'xy', b'z']), (30, b'1')])")
-        self.assertEqual(bytes(self.view[108:111]), pattern(BYTES)[108:109] + b"x" + pattern(BYTES)[110:111])
-        self.assertEqual((bytes(self.view[1000:1002]), self.view[90:91]), (b"yz", b"1"))
         lease.recall()
+        self.assertEqual(bytes(self.view[108:111]), p[108:109] + b"x" + p[110:111])
+        self.assertEqual((bytes(self.view[1000:1002]), self.view[90:91]), (b"yz", b"1"))
 
     def test_notifications(self) -> None:
         lease, other = self.lease(write=True), self.window.lease([(0, 8)], True)
@@ -186,8 +186,8 @@ class Both:
         del lease
 
     def test_recall_while_a_reader_reads(self) -> None:
-        lease = self.lease()
         self.view[:] = b"\1" * BYTES
+        lease = self.lease()
         self.peer(f"wrong = n = 0; out = bytearray({BYTES}); whole = bytes([1]) * {BYTES}")
         self.peer.begin("while not r.read(out): wrong += out != whole; n += 1; "
                         "n == 20 and print('reading', flush=True)")
