@@ -392,6 +392,21 @@ class Lending(StoreCase):
             self.assertEqual((w.nbytes, w.closed, repr(w)), (5000, False, "<tarn.Window of 5000 bytes, open>"))
         self.assertTrue(w.closed)
 
+    def test_window_memory_is_given_back(self) -> None:
+        def mapped() -> int:
+            with open("/proc/self/maps") as f:
+                return f.read().count("memfd:tarn-window")
+
+        before = mapped()
+        memory = tarn.WindowMemory(5000)
+        view = memoryview(memory)
+        self.assertEqual(mapped(), before + 1)
+        with self.client.window(memory):
+            del memory
+        self.assertEqual(mapped(), before + 1)  # the view keeps it
+        del view
+        self.assertEqual(mapped(), before)
+
     @unittest.skipIf(np is None, "numpy: not installed")
     def test_arrays_and_views(self) -> None:
         pages = np.frombuffer(tarn.WindowMemory(8 * 3 * 16 * 4), np.float32).reshape(8, 3, 16)
@@ -518,6 +533,23 @@ class Lending(StoreCase):
                 1 // 0
             self.refused(lambda: lease.descriptor, tarn.Stale)
         self.assertTrue(w.closed)
+
+    def test_a_lease_in_use_is_not_recalled(self) -> None:
+        """Busy; but an exception of the with block has precedence."""
+        client = self.open(timeout=0.1)
+        lease = client.window(bytearray(8)).lease()
+        self.store.pause()
+        self.addCleanup(self.store.resume)
+        publishing = Running(lambda: lease.publish("in-use", timeout=20))
+        for kind in (tarn.Busy, ZeroDivisionError):
+            with self.assertRaises(kind):
+                until(lambda: client._calls > 0)
+                with lease:
+                    1 // (kind is tarn.Busy)
+        self.store.resume()
+        publishing.join()
+        self.assertIsNone(publishing.error)
+        lease.recall()
 
     # --- what keeps what ---
 
@@ -659,6 +691,22 @@ late = Late(); late.me = late; late.all = (r, l, w)
         self.assertEqual([sys.getrefcount(o) for o in (memory, client, peer, data)], before)
         memory.append(1)  # no buffer is exported any more
         data.append(1)
+
+    def test_notifications_while_leases_go(self) -> None:
+        """A notification has a lease that is alive, or is dropped with it."""
+        w = self.window()
+        kept = w.lease(write=True)
+        seen: List[Any] = []
+        run = Running(lambda: seen.extend((n.tag, n.lease.descriptor) for n in w))
+        for _ in range(300):
+            lease = w.lease(write=True)
+            self.peer.reach(lease.descriptor).write([], notify=(1, b""))
+            del lease
+        self.peer.reach(kept.descriptor).write([], notify=(2, b""))
+        until(lambda: bool(seen) and seen[-1][0] == 2)
+        w.close()
+        run.join()
+        self.assertIsNone(run.error)
 
     def test_threads(self) -> None:
         """Leases and moves of many threads at once, while windows come and go."""
