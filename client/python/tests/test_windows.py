@@ -359,6 +359,19 @@ class OverTcp(Both, StoreCase):
     def memory(self, nbytes: int) -> Any:
         return bytearray(nbytes)
 
+    def test_ctrl_c_ends_a_read(self) -> None:
+        """Of a lender that stands still."""
+        self.peer(f"w = c.window(bytearray({BYTES}))")
+        r = self.open(transports="tcp").reach(self.peer("w.descriptor").strip("'"))
+        r.read(bytearray(BYTES))
+        os.kill(self.peer.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.peer.pid, signal.SIGCONT)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            r.read(bytearray(BYTES), timeout=60)
+        timer.join()
+
 
 class Lending(StoreCase):
     """By two clients of this process."""
@@ -454,6 +467,30 @@ class Lending(StoreCase):
         r.read([])
         self.assertEqual(r.submit_read([]).wait(), [])
         self.assertEqual(repr(r), "<tarn.Reach of 100 bytes>")
+
+    def test_other_memory_is_not_mapped(self) -> None:
+        r = self.open(transports="shm").reach(self.window().descriptor)
+        self.refused(lambda: r.read(bytearray(1)), tarn.NotReachable, "no transport")
+
+    def test_where_peers_answer(self) -> None:
+        with self.open(listen="127.0.0.1:0").window(bytearray(8)) as w:
+            self.assertIn(" 127.0.0.1:", w.descriptor)
+        for listen in ("nonsense", "127.0.0.1:99999"):
+            self.refused(lambda: self.open(listen=listen).window(bytearray(8)), tarn.Error, listen)
+
+    def test_a_full_queue(self) -> None:
+        w = self.window()
+        lease = w.lease(write=True)
+        r = self.peer.reach(lease.descriptor)
+        for _ in range(1024):
+            r.write([], notify=(1, b""))
+        self.refused(lambda: r.write(b"new", notify=(1, b"")), tarn.Again)
+        op = r.submit_write(b"new", 3, notify=(1, b""))
+        self.refused(op.wait, tarn.Again)
+        lease.expect(1, n=1024)
+        out = bytearray(6)
+        r.read(out)
+        self.assertEqual(out, b"newnew")
 
     def test_descriptors_that_were_cut_or_altered(self) -> None:
         text = self.window().descriptor
