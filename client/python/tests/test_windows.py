@@ -399,6 +399,10 @@ class Lending(StoreCase):
             self.refused(lambda: self.client.window(value), kind, word)
         for nbytes in (0, 1 << 62, -1):
             self.refused(lambda: tarn.WindowMemory(nbytes), tarn.Error)
+        try:
+            self.assertEqual(len(tarn.WindowMemory(5000, huge=True)), 5000)
+        except (tarn.SystemFailure, tarn.NoMemory) as e:
+            self.assertIn("reserve huge pages", str(e))
         memory = tarn.WindowMemory(5000)
         self.assertEqual((memory.nbytes, len(memory), bytes(memory)), (5000, 5000, bytes(5000)))
         with self.client.window(memory) as w:
