@@ -432,7 +432,8 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef properties[] = {
     {"descriptor", get_descriptor, NULL,
-     "A line of text for Client.reach(): whoever has it may use the lease.", NULL},
+     "A line of text for Client.reach(): whoever has it may use the lease. It does not keep the lease.",
+     NULL},
     {0},
 };
 

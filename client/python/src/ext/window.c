@@ -364,7 +364,10 @@ static PyObject *get_closed(PyObject *self, void *unused)
 static PyMethodDef methods[] = {
     {"lease", (PyCFunction)(void (*)(void))window_lease, METH_FASTCALL | METH_KEYWORDS,
      "lease($self, items=None, write=False, ttl=None)\n--\n\n"
-     "Lets others read, or read and write, parts of the window; returns a Lease.\n\n"
+     "Lets others read, or read and write, parts of the window; returns a Lease. Keep it: it ends when "
+     "nothing "
+     "refers\n"
+     "to it.\n\n"
      "`items`: a view of what was lent, such as pages[3]; or a list of views, of (offset, bytes) and of "
      "(offset, bytes,\n"
      "stride, count), which together, in order, are the lease's bytes. None: the whole window. `ttl`: "

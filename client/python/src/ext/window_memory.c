@@ -16,6 +16,7 @@ static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     PyObject *count, *huge = NULL;
     uint64_t nbytes = 0;
     uint32_t flags = 0;
+    int rc;
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:WindowMemory", names, &count, &huge) ||
         args_u64(count, "nbytes", &nbytes) < 0 || args_flag(huge, "huge", TARN_WINDOW_HUGE, &flags) < 0)
@@ -24,7 +25,10 @@ static PyObject *memory_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!m)
         return NULL;
     m->generation = fork_generation();
-    if (raise_call(tarn_window_alloc(nbytes, flags, &m->addr), NULL) < 0) {
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_window_alloc(nbytes, flags, &m->addr);
+    Py_END_ALLOW_THREADS
+    if (raise_call(rc, NULL) < 0) {
         Py_DECREF(m);
         return NULL;
     }
@@ -37,8 +41,11 @@ static void memory_dealloc(PyObject *self)
 {
     struct window_memory *m = (struct window_memory *)self;
 
-    if (m->generation == fork_generation())
-        tarn_window_free(m->addr);
+    if (m->generation == fork_generation()) {
+        Py_BEGIN_ALLOW_THREADS
+        tarn_window_free(m->addr); /* many pages take a while */
+        Py_END_ALLOW_THREADS
+    }
     Py_TYPE(self)->tp_free(self);
 }
 
