@@ -66,7 +66,9 @@ static int take_get(void *arg, size_t i, const redisReply *reply)
     if (rc)
         return rc;
     if (reply->type == REDIS_REPLY_NIL)
-        return tarn_fail(TARN_E_NOT_FOUND, "window \"%s\": nobody lends one of this name just now", s->name);
+        return tarn_fail(
+            TARN_E_NOT_FOUND,
+            "window \"%s\": nobody lends one of this name just now: ask its lender to publish it", s->name);
     if (reply->type != REDIS_REPLY_STRING || reply->len >= TARN_DESCRIPTOR_TEXT)
         return tarn_fail(TARN_E_FORMAT, "window \"%s\": its entry in Redis is no descriptor", s->name);
     memcpy(s->text, reply->str, reply->len + 1);

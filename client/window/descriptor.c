@@ -76,9 +76,8 @@ static int check(const char *text)
     if (strnlen(text, TARN_DESCRIPTOR_MAX) >= TARN_DESCRIPTOR_MAX || !last || strlen(last + 1) != 16 ||
         tarn_u64_parse(last + 1, 16, 16, UINT64_MAX, &given) ||
         given != check_of(text, (size_t)(last - text)))
-        return tarn_fail(
-            TARN_E_INVALID,
-            "window: the descriptor was cut or altered: hand it over as tarn_lease_descriptor() gave it");
+        return tarn_fail(TARN_E_INVALID,
+                         "window: the descriptor was cut or altered: pass it on as the lender got it");
     return 0;
 }
 
@@ -94,7 +93,8 @@ int tarn_descriptor_parse(const char *text, struct tarn_descriptor *d)
     take(&f, word, sizeof(word));
     take(&f, version, sizeof(version));
     if (f.failed || strcmp(word, "tarn-window"))
-        return tarn_fail(TARN_E_INVALID, "window: \"%.40s\" is no descriptor", text);
+        return tarn_fail(TARN_E_INVALID,
+                         "window: \"%.40s\" is no descriptor: give one, or the name of a lease", text);
     if (strcmp(version, VERSION))
         return tarn_fail(TARN_E_VERSION,
                          "window: a descriptor of version %s, not " VERSION
@@ -120,6 +120,7 @@ int tarn_descriptor_parse(const char *text, struct tarn_descriptor *d)
     if (!f.failed && !strcmp(d->unix_path, "-"))
         d->unix_path[0] = '\0';
     if (f.failed || strlen(d->token) != TARN_WINDOW_TOKEN || !is_hex(d->token))
-        return tarn_fail(TARN_E_INVALID, "window: the descriptor is malformed");
+        return tarn_fail(TARN_E_INVALID,
+                         "window: the descriptor is malformed: pass it on as the lender got it");
     return 0;
 }

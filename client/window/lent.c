@@ -352,16 +352,26 @@ static int busy(const struct tarn_lease *lease, pid_t pid)
                      lease->slot, (int)pid);
 }
 
+/* tarn_cancel_ask() calls the application, so not with the lock, which is held before and after. */
+static bool canceled(struct tarn_lent *l, struct tarn_cancel *cancel)
+{
+    pthread_mutex_unlock(&l->lock);
+    bool yes = tarn_cancel_ask(cancel);
+    pthread_mutex_lock(&l->lock);
+    return yes;
+}
+
 /* Waits until nobody is at the runs. The lock is held. */
 static int await_quiet(struct tarn_lent *l, const struct tarn_lease *lease, uint64_t deadline_ns,
                        struct tarn_cancel *cancel)
 {
     for (;;) {
+        bool end_early = canceled(l, cancel);
         pid_t pid = marked_by(l, lease);
         uint64_t now = tarn_now_ns(), look = now + LOOK_NS;
         if (!pid && !lease->pins)
             return 0;
-        if (tarn_cancel_ask(cancel))
+        if (end_early)
             return tarn_cancel_fail();
         if (now >= deadline_ns)
             return busy(lease, pid);

@@ -263,7 +263,8 @@ int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline
                    struct tarn_cancel *cancel, struct tarn_notification *out)
 {
     int rc = await(&(struct waiter){.lent = l, .window = w, .out = out}, deadline_ns, cancel);
-    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "window %u: no notification in time", w->index) : rc;
+    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "window %u: no notification in time: wait longer", w->index)
+                                : rc;
 }
 
 int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
@@ -272,7 +273,9 @@ int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag
     const struct waiter w = {.lent = l, .window = lease->window, .lease = lease, .tag = tag, .n = n};
     int rc = await(&w, deadline_ns, cancel);
     return rc == TARN_E_TIMEOUT
-               ? tarn_fail(rc, "window %u lease %u: %u notifications with tag %llu have not come in time",
-                           lease->window->index, lease->slot, n, (unsigned long long)tag)
+               ? tarn_fail(
+                     rc,
+                     "window %u lease %u: %u notifications with tag %llu have not come in time: wait longer",
+                     lease->window->index, lease->slot, n, (unsigned long long)tag)
                : rc;
 }

@@ -234,9 +234,11 @@ static int aim(struct batch *b, struct job *j)
         return rc;
     uint64_t bytes = tarn_pieces_bytes(m->pieces, m->npieces);
     if (m->offset > r->known.lease.runs.bytes || bytes > r->known.lease.runs.bytes - m->offset)
-        return tarn_fail(TARN_E_SIZE, "%s: item %zu: %llu bytes at offset %llu: the lease has %llu", call,
-                         (size_t)(j - b->jobs), (unsigned long long)bytes, (unsigned long long)m->offset,
-                         (unsigned long long)r->known.lease.runs.bytes);
+        return tarn_fail(
+            TARN_E_SIZE,
+            "%s: item %zu: %llu bytes at offset %llu: the lease has %llu: give a range inside of it", call,
+            (size_t)(j - b->jobs), (unsigned long long)bytes, (unsigned long long)m->offset,
+            (unsigned long long)r->known.lease.runs.bytes);
     j->x.work = (struct tarn_work){.pool = r->window,
                                    .slot = r->slot,
                                    .gen = r->gen,

@@ -124,10 +124,11 @@ static int check_run(const struct tarn_window *w, uint32_t i, const struct tarn_
     if (r->bytes && !__builtin_mul_overflow(count - 1, stride, &span) &&
         !__builtin_add_overflow(span, r->bytes, &span) && r->offset <= room && span <= room - r->offset)
         return 0;
-    return tarn_fail(TARN_E_INVALID,
-                     "lease: run %u: %llu x %llu bytes from %llu on lie outside of the window of %llu bytes",
-                     i, (unsigned long long)count, (unsigned long long)r->bytes,
-                     (unsigned long long)r->offset, (unsigned long long)room);
+    return tarn_fail(
+        TARN_E_INVALID,
+        "lease: run %u: %llu x %llu bytes from %llu on: give some bytes inside of the window, which has %llu",
+        i, (unsigned long long)count, (unsigned long long)r->bytes, (unsigned long long)r->offset,
+        (unsigned long long)room);
 }
 
 /* Fills the lease's runs, which are the whole window if there are none. */

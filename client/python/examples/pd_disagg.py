@@ -11,6 +11,9 @@ Each layer is an object of its own (or a few are: --layers-per-object), readable
 The decode process loads each layer as it arrives, and begins at once with the last token of the prompt, of
 which the prefill process has computed nothing: layer i of it needs the KV of layer i only. So the first token comes
 soon after the last layer. The tokens are compared with those of one process that does everything itself.
+
+With --windows the decode process lends its own pages instead: it leases those of a request, and the prefill process
+writes each layer straight into them, with a notification. Both ways take turns, and must say the same tokens.
 """
 
 from __future__ import annotations
@@ -120,6 +123,24 @@ class LayerWriter(threading.Thread):
             raise self.error
 
 
+class WindowWriter(LayerWriter):
+    """Writes layers straight into the pages that the decode process has leased, and notifies it of each."""
+
+    def __init__(self, client: tarn.Client, kv: PagedKV, table: list[int], todo: list[Part], descriptor: str):
+        super().__init__(client, kv, table, todo, None)
+        self.reach = client.reach(descriptor)
+        self.offset = 0
+
+    def _put(self, part: Part) -> None:
+        for layer in part.layers:
+            self.fences.get()()  # until the GPU has computed it
+            start = time.monotonic()
+            pieces = part.pieces(self.kv, layer, self.table)
+            self.reach.write(pieces, self.offset, notify=(len(self.times), b""))
+            self.offset += sum(p.nbytes for p in pieces)
+            self.times.append((start, time.monotonic()))
+
+
 def prefill(worker: Worker, r: dict) -> dict:
     """Computes the prompt but for its last token. Without `write` only that, for comparison."""
     lm, kv, tokens = worker.lm, worker.kv, r["tokens"]
@@ -128,7 +149,10 @@ def prefill(worker: Worker, r: dict) -> dict:
     writer = None
     if r["write"]:
         todo = parts(r["request"], kv, len(tokens), worker.o.chunk, worker.o.layers_per_object)
-        writer = LayerWriter(worker.client, kv, table, todo, worker.o.place)
+        if "lease" in r:
+            writer = WindowWriter(worker.client, kv, table, todo, r["lease"])
+        else:
+            writer = LayerWriter(worker.client, kv, table, todo, worker.o.place)
         writer.start()
     written = (lambda _layer: writer.layer_written(lm.fence())) if writer else None
     start = time.monotonic()
@@ -191,19 +215,44 @@ class LayerLoader(threading.Thread):
             raise self.error
 
 
+class WindowLoader(LayerLoader):
+    """Waits for the layers that the prefill process writes: see WindowWriter."""
+
+    def __init__(self, lease: tarn.Lease, *args: Any):
+        super().__init__(*args)
+        self.lease = lease
+
+    def _load(self, part: Part) -> None:
+        for _ in part.layers:
+            self.lease.expect(len(self.times), timeout=max(self.deadline - time.monotonic(), 0.001))
+            now = time.monotonic()
+            self.times.append((now, now))  # it is in place: nothing is moved here
+
+
 def decode(worker: Worker, r: dict) -> dict:
-    lm, kv, tokens = worker.lm, worker.kv, r["tokens"]
+    kv, tokens = worker.kv, r["tokens"]
     table = kv.take_for(len(tokens) + r["generate"])
     todo = parts(r["request"], kv, len(tokens), worker.o.chunk, worker.o.layers_per_object)
-    lm.synchronize()  # the blocks are wiped: nothing else is on its way into them
-    loader = LayerLoader(worker.client, kv, table, todo, worker.o.timeout)
+    worker.lm.synchronize()  # the blocks are wiped: nothing else is on its way into them
+    arguments = (worker.client, kv, table, todo, worker.o.timeout)
+    if r["windows"]:
+        pages = [piece for part in todo for layer in part.layers for piece in part.pieces(kv, layer, table)]
+        with worker.window.lease(pages, write=True) as lease:  # recalled before the blocks are another request's
+            worker.say({"lease": lease.descriptor})
+            answer = load_and_generate(worker, WindowLoader(lease, *arguments), r)
+    else:
+        answer = load_and_generate(worker, LayerLoader(*arguments), r)
+        worker.client.remove([part.key for part in todo])  # they were for one reader
+    kv.drop(table)
+    return answer
+
+
+def load_and_generate(worker: Worker, loader: LayerLoader, r: dict) -> dict:
     loader.start()
     try:
-        answer = generate(worker, tokens, table, r["generate"], layer_wanted=loader.wanted)
+        answer = generate(worker, r["tokens"], loader.table, r["generate"], layer_wanted=loader.wanted)
     finally:
         loader.join()
-    worker.client.remove([part.key for part in todo])  # they were for one reader
-    kv.drop(table)
     return {**answer, "loads": loader.times}
 
 
@@ -243,21 +292,24 @@ class Worker:
     lm: Any = field(init=False)
     kv: PagedKV = field(init=False)
     client: tarn.Client = field(init=False)
+    window: tarn.Window | None = field(init=False, default=None)
 
     def serve(self) -> int:
         o = self.o
         self.lm = load_model(o)
         longest = max(int(n) for n in o.tokens.split(",")) + o.generate
-        self.kv = self.lm.new_kv(-(-longest // o.block_tokens))
+        lends = o.windows and o.role == "decode"
+        self.kv = self.lm.new_kv(-(-longest // o.block_tokens), lend=lends)
         does = {"prefill": prefill, "decode": decode, "alone": alone}
         with tarn.Client(o.redis, timeout=o.timeout) as self.client:
-            self._say({"model": self.lm.id, "vocab": self.lm.vocab, "block_bytes": self.kv.shape.block_bytes})
+            self.window = self.client.window(self.kv.array) if lends else None
+            self.say({"model": self.lm.id, "vocab": self.lm.vocab, "block_bytes": self.kv.shape.block_bytes})
             for line in sys.stdin:
                 r = json.loads(line)
-                self._say(does[r["do"]](self, r))
+                self.say(does[r["do"]](self, r))
         return 0
 
-    def _say(self, answer: dict) -> None:
+    def say(self, answer: dict) -> None:
         print(json.dumps(answer), flush=True)
 
 
@@ -271,6 +323,7 @@ class WorkerProcess:
         ]  # fmt: skip
         given = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        flags += ["--windows"] if o.windows else []
         self.role = role
         self.child = subprocess.Popen(
             [sys.executable, __file__, f"--role={role}", f"--device={device}", *flags],
@@ -302,11 +355,14 @@ class WorkerProcess:
 # --- the measurement ------------------------------------------------------------------------------------------
 
 
-def one_request(a: WorkerProcess, b: WorkerProcess, o: argparse.Namespace, request: str, tokens: list[int]) -> dict:
+def one_request(
+    a: WorkerProcess, b: WorkerProcess, o: argparse.Namespace, request: str, tokens: list[int], windows: bool = False
+) -> dict:
     """One prompt through both processes. Their clocks are the same: CLOCK_MONOTONIC of one host."""
     start = time.monotonic()
-    b.ask(do="decode", request=request, tokens=tokens, generate=o.generate)
-    a.ask(do="prefill", request=request, tokens=tokens, write=True)
+    b.ask(do="decode", request=request, tokens=tokens, generate=o.generate, windows=windows)
+    lease = b.answer() if windows else {}
+    a.ask(do="prefill", request=request, tokens=tokens, write=True, **lease)
     filled, out = a.answer(), b.answer()
     write_s, load_s = (sum(end - begin for begin, end in t) for t in (filled["writes"], out["loads"]))
     arrived, moving_s = out["loads"][-1][1], write_s + load_s
@@ -329,18 +385,22 @@ def one_request(a: WorkerProcess, b: WorkerProcess, o: argparse.Namespace, reque
 
 def measure_length(a: WorkerProcess, b: WorkerProcess, o: argparse.Namespace, length: int, vocab: int) -> dict:
     tokens = np.random.default_rng(o.seed + length).integers(0, vocab, length).tolist()
-    seen, plain, single = [], [], []
+    seen, plain, single, by_pool = [], [], [], []
     for i in range(o.rounds + 1):  # the first chooses kernels and opens pools, and is left out of the times
         a.ask(do="alone", tokens=tokens, generate=o.generate)
         one = a.answer()
         a.ask(do="prefill", tokens=tokens, write=False)
         bare = a.answer()
-        two = one_request(a, b, o, f"{length}-{i}", tokens)
-        text, logits = two.pop("answer")
-        require(text == one["tokens"], f"two processes say {text}, one says {one['tokens']}")
-        require(logits == one["logits"], "the first token's logits are not those of one process")
+        ways = [one_request(a, b, o, f"{length}-{i}", tokens)]
+        if o.windows:
+            ways.append(one_request(a, b, o, f"{length}-{i}", tokens, windows=True))
+        for two in ways:
+            text, logits = two.pop("answer")
+            require(text == one["tokens"], f"two processes say {text}, one says {one['tokens']}")
+            require(logits == one["logits"], "the first token's logits are not those of one process")
         if i:
-            seen.append(two)
+            seen.append(ways[-1])
+            by_pool.append(ways[0]["ttft_s"])
             plain.append(bare["end"] - bare["start"])
             single.append(one["first"] - one["start"])
     return {
@@ -348,6 +408,7 @@ def measure_length(a: WorkerProcess, b: WorkerProcess, o: argparse.Namespace, le
         "hidden_least": min(row["hidden"] for row in seen),
         "prefill_without_writes_s": statistics.median(plain),
         "ttft_one_process_s": statistics.median(single),
+        **({"ttft_by_pool_s": statistics.median(by_pool)} if o.windows else {}),
         "generated": text,
         "tokens_equal": True,
         "logits_equal": True,
@@ -372,9 +433,10 @@ def measure(o: argparse.Namespace) -> Iterator[dict]:
             bytes_moved = -(-(length - 1) // o.block_tokens) * about["block_bytes"]
             yield {
                 "example": "pd_disagg", "model": about["model"], "devices": [o.prefill_device, o.decode_device],
-                "place": o.place, "tokens": length, "chunk": o.chunk, "layers_per_object": o.layers_per_object,
+                "place": "windows" if o.windows else o.place, "tokens": length, "chunk": o.chunk,
+                "layers_per_object": o.layers_per_object,
                 "bytes": bytes_moved, "write_GBps": bytes_moved / row["write_s"] / 1e9,
-                "load_GBps": bytes_moved / row["load_s"] / 1e9, **row,
+                "load_GBps": None if o.windows else bytes_moved / row["load_s"] / 1e9, **row,
             }  # fmt: skip
 
 
@@ -388,6 +450,7 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("--dtype", choices=("bf16", "f16", "f32"), default="bf16", help="of the model (torch)")
     p.add_argument("--prefill-device", default="cpu", help="cpu or cuda:N (torch)")
     p.add_argument("--decode-device", default="cpu", help="cpu or cuda:N (torch)")
+    p.add_argument("--windows", action="store_true", help="write straight into the pages of the decode process")
     p.add_argument("--pool", choices=("cpu", "gpu"), default="cpu", help="of which memory; gpu: the decode device's")
     p.add_argument("--pool-bytes", default="1G", help="room for two requests is enough")
     p.add_argument("--tokens", default="200,500", help="lengths of prompts, parted by commas")
@@ -408,13 +471,19 @@ def options(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def show(row: dict) -> str:
     ms = {name[:-2]: 1e3 * row[name] for name in row if name.endswith("_s")}
+    mib = row["bytes"] / 2**20
+    if row["place"] == "windows":
+        pool = f"by the pool: {ms['ttft_by_pool']:.1f} ms, "
+        loads = f"no loads (each byte is copied once, not twice: {mib:.1f} MiB of copies are saved)"
+    else:
+        pool, loads = "", f"loads {ms['load']:.1f} ms ({row['load_GBps']:.2f} GB/s)"
     return (
-        f"{row['tokens']:>7} tokens, KV of {row['bytes'] / 2**20:.1f} MiB by {row['place'] or 'anywhere'}: first token "
-        f"after {ms['ttft']:.1f} ms (one process: {ms['ttft_one_process']:.1f} ms)\n"
+        f"{row['tokens']:>7} tokens, KV of {mib:.1f} MiB by {row['place'] or 'anywhere'}: first token "
+        f"after {ms['ttft']:.1f} ms ({pool}one process: {ms['ttft_one_process']:.1f} ms)\n"
         f"        prefill {ms['prefill']:.1f} ms (without writing {ms['prefill_without_writes']:.1f}); the first token "
         f"came {abs(ms['after_prefill']):.1f} ms {'after' if ms['after_prefill'] > 0 else 'before'} its end\n"
-        f"        writes {ms['write']:.1f} ms ({row['write_GBps']:.2f} GB/s), loads {ms['load']:.1f} ms "
-        f"({row['load_GBps']:.2f} GB/s), {ms['exposed']:.1f} ms of it after the prefill\n"
+        f"        writes {ms['write']:.1f} ms ({row['write_GBps']:.2f} GB/s), {loads}, {ms['exposed']:.1f} ms of it "
+        f"after the prefill\n"
         f"        {100 * row['hidden']:.1f} % of the transfer is hidden behind the prefill, "
         f"{100 * row['hidden_strictly']:.1f} % behind the part of it that makes KV\n"
         f"        {len(row['generated'])} tokens and the first one's logits equal those of one process"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional, Sequence
 
 import numpy as np
+import tarn
 
 from kv_blocks import Ints, KVShape, PagedKV
 
@@ -63,9 +64,14 @@ class TinyNumpyLM:
         self.head = matrix(c.hidden, c.vocab) * np.float32(4)
         self.rope_steps = c.rope_base ** (-np.arange(c.head_dim // 2, dtype=np.float64) * 2 / c.head_dim)
 
-    def new_kv(self, nblocks: int) -> PagedKV:
+    def new_kv(self, nblocks: int, lend: bool = False) -> PagedKV:
+        """`lend`: in memory that other processes of the host can reach through a window."""
         s = self.kv_shape
-        return PagedKV(np.zeros((s.layers, 2, nblocks, *s.block[2:]), dtype=np.float32), s)
+        shape = (s.layers, 2, nblocks, *s.block[2:])
+        if not lend:
+            return PagedKV(np.zeros(shape, dtype=np.float32), s)
+        memory = tarn.WindowMemory(nblocks * s.block_bytes)
+        return PagedKV(np.frombuffer(memory, np.float32).reshape(shape), s)
 
     def forward(
         self,

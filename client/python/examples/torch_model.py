@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional, Sequence
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import numpy as np
+import tarn
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right
@@ -134,10 +135,14 @@ class TorchLM:
             lm = AutoModelForCausalLM.from_config(config, dtype=self.dtype, attn_implementation="tarn_paged")
         return lm.to(self.device)
 
-    def new_kv(self, nblocks: int) -> PagedKV:
+    def new_kv(self, nblocks: int, lend: bool = False) -> PagedKV:
+        """`lend`: in memory that other processes of the host can reach through a window."""
         s = self.kv_shape
         shape = (s.layers, 2, nblocks, *s.block[2:])
-        return PagedKV(torch.zeros(shape, dtype=self.dtype, device=self.device), s)
+        if not lend or self.device.type != "cpu":
+            return PagedKV(torch.zeros(shape, dtype=self.dtype, device=self.device), s)
+        memory = tarn.WindowMemory(nblocks * s.block_bytes)
+        return PagedKV(torch.frombuffer(memory, dtype=self.dtype).reshape(shape), s)
 
     @torch.inference_mode()
     def forward(

@@ -91,6 +91,8 @@ CALLS = {
     "load": ([{"k": bytearray(1)}], dict(progress=False, chunk=1, timeout=2.0)),
     "save": ([{"k": b"1"}], dict(progress=False, chunk=1, replace=True)),
     "register": ([bytearray(1)], {}),
+    "window": ([bytearray(1)], {}),
+    "reach": (["none"], dict(timeout=2.0)),
 }
 
 AWAITED = {
@@ -158,8 +160,39 @@ class AnyArgument(StoreCase):
                    {"wait": ([1.0], {}), "stream_wait": ([None], {})})
         self.check(self.client.lookup(["k"]), {"tensor": ([0], {})})
 
+    def test_windows(self) -> None:
+        client = self.open(timeout=0.05)
+        with client.window(bytearray(64)) as window, window.lease(write=True) as lease:
+            self.check(window, {"lease": ([[(0, 8), (16, 4, 8, 2)]], dict(write=True, ttl=9.0)),
+                                "notification": ([0.001], {})})
+            for what, (run, _) in with_junk([0, 8, 8, 2], {}):
+                with self.subTest(what=what):
+                    self.say(lambda: window.lease([tuple(run)]))
+            self.check(lease, {"publish": (["name"], dict(ttl=9.0, timeout=2.0)),
+                               "expect": ([1], dict(n=1, timeout=0.001))})
+            reach = client.reach(lease.descriptor, timeout=20)
+            notify = dict(offset=0, timeout=2.0, notify=(1, b""))
+            moves = {"read": ([bytearray(8)], dict(offset=0, timeout=2.0)), "write": ([b"12345678"], notify),
+                     "submit_read": ([[(0, bytearray(8))]], dict(offset=0, after=None, timeout=2.0)),
+                     "submit_write": ([[(0, b"1")]], {**notify, "after": None}),
+                     "aread": ([bytearray(8)], dict(offset=0, timeout=2.0)), "awrite": ([b"12345678"], notify)}
+            self.check(reach, moves)
+            for junk in JUNK:
+                for move in ("read", "write"):
+                    for value in ([(0, junk)], [(junk, bytearray(1))], [(0, bytearray(1)), junk]):
+                        self.say(lambda: getattr(reach, move)(value))
+                self.say(lambda: reach.write([], notify=(junk, b"")))
+                self.say(lambda: reach.write([], notify=(1, junk)))
+            self.check(lease, {"__exit__": ([None, None, None], {}), "recall": ([1.0], {})})
+            self.check(window, {"__exit__": ([None, None, None], {}), "close": ([1.0], {})})
+
+    def test_window_memory(self) -> None:
+        for what, (some, options) in with_junk([8], dict(huge=False)):
+            with self.subTest(what=what):
+                self.say(lambda: tarn.WindowMemory(*some, **options))
+
     def test_clients(self) -> None:
-        named = dict(ns="default", transports="tcp", secret="x", timeout=1.0, workers=1, log=None)
+        named = dict(ns="default", transports="tcp", secret="x", timeout=1.0, workers=1, log=None, listen=None)
         for what, (some, options) in with_junk([self.store.uri], named):
             with self.subTest(what=what):
                 client = self.say(lambda: tarn.Client(*some, **options))

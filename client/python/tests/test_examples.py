@@ -246,9 +246,19 @@ class Disaggregation(unittest.TestCase):
     def test_numpy_in_chunks_and_groups_of_layers(self):
         self.measure("--tokens=200", "--chunk=64", "--layers-per-object=3")
 
+    def test_windows(self):
+        rows = self.measure("--windows", "--tokens=2,257")  # compared with the pool, and with one process
+        self.assertEqual([(row["place"], row["load_s"]) for row in rows], [("windows", 0.0)] * 2)
+        self.assertIn("0.2 MiB of copies are saved", pd_disagg.show(rows[1]))
+        self.measure("--windows", "--tokens=200", "--chunk=64", "--layers-per-object=3")
+
     @needs_torch
     def test_torch(self):
         self.measure("--backend=torch", "--tokens=100")
+
+    @needs_torch
+    def test_torch_by_windows(self):
+        self.measure("--windows", "--backend=torch", "--tokens=100")
 
     @needs_gpu
     def test_by_a_pool_of_a_gpu(self):
@@ -284,6 +294,38 @@ class DisaggregationSteps(WithNodes):
         with self.assertRaisesRegex(TimeoutError, "pd/never/0/0"):
             loader.wanted(0)
         loader.join()
+
+    def test_layers_arrive_in_the_lent_pages_one_by_one(self):
+        here, there = TinyNumpyLM().new_kv(8), TinyNumpyLM().new_kv(8, lend=True)
+        here.array[:] = np.random.default_rng(4).standard_normal(here.array.shape)
+        source, table = [6, 2, 3, 0], [1, 7, 4, 5]
+        todo = pd_disagg.parts("straight", here, 50, 32, 2)
+        with self.client.window(there.array) as window, tarn.Client(self.redis) as other:
+            pages = [p for part in todo for layer in part.layers for p in part.pieces(there, layer, table)]
+            lease = window.lease(pages, write=True)
+            writer = pd_disagg.WindowWriter(other, here, source, todo, lease.descriptor)
+            writer.start()
+            arguments = (self.client, there, table, todo, 20)
+            loader = pd_disagg.WindowLoader(lease, *arguments)
+            loader.start()
+            for _ in range(8):  # 4 layers of two chunks
+                self.assertFalse(loader.ready[3].is_set())
+                writer.layer_written(lambda: None)
+            loader.wanted(3)
+            writer.finish()
+            loader.join()
+        self.assertTrue(np.array_equal(there.array[:, :, table], here.array[:, :, source]))
+
+    def test_a_layer_that_is_never_written_is_an_error(self):
+        kv = TinyNumpyLM().new_kv(8, lend=True)
+        todo = pd_disagg.parts("never", kv, 50, 0, 1)
+        with self.client.window(kv.array) as window:
+            lease = window.lease(write=True)
+            loader = pd_disagg.WindowLoader(lease, self.client, kv, [0, 1, 2, 3], todo, 0.2)
+            loader.start()
+            with self.assertRaisesRegex(TimeoutError, "tag 0"):
+                loader.wanted(0)
+            loader.join()
 
 
 class Replay(WithNodes):

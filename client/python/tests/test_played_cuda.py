@@ -175,6 +175,26 @@ class Played(StoreCase):
         with self.assertRaises(tarn.TensorMismatch):
             self.client.get_into(self.key(), self.tensor(0, 2, 1))
 
+    def test_windows(self) -> None:
+        """Memory of a GPU is not lent yet. Peers read into it and write from it, behind its streams."""
+        a = self.tensor(0, 2)
+        with self.assertRaises(tarn.Unsupported):
+            self.client.window(a)
+        memory = bytearray(8)
+        with self.client.window(memory) as window, window.lease(write=True) as lease:
+            reach = self.client.reach(lease.descriptor)
+            self.driver.write(a.at, floats(1, 2))
+            reach.write(a)
+            self.assertEqual(memory, floats(1, 2))
+            b = self.tensor(1, 2)
+            held = self.hold(1)
+            op = reach.submit_read(b)
+            with self.assertRaises(tarn.Timeout):
+                op.wait(0.1)
+            self.driver.lib.played_let_go(held)
+            self.assertEqual(op.wait(), [0])
+            self.assertEqual(self.driver.read(b.at, 8), floats(1, 2))
+
     def test_no_such_device(self) -> None:
         self.streams.current += [0] * 8
         a = self.tensor(0, 1)

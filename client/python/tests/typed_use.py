@@ -45,6 +45,26 @@ async def awaited(uri: str) -> None:
         print(raw, array, found)
 
 
+def lends(c: tarn.Client, peer: tarn.Client) -> None:
+    memory = tarn.WindowMemory(1 << 20, huge=False)
+    with c.window(memory) as w, w.lease([(0, 100)], write=True, ttl=5) as lease:
+        name: str = lease.descriptor
+        r: tarn.Reach = peer.reach(name, timeout=2)
+        r.write(b"1", notify=(1, b"data"))
+        r.read([(0, bytearray(1))])
+        codes: List[int] = r.submit_write(b"1", 8, notify=(1, b"")).wait()
+        n: tarn.Notification = w.notification(timeout=1)
+        tags: List[int] = [more.tag for more in w]
+        lease.expect(1, n=2, timeout=1)
+        same: tarn.Lease = n.lease
+        print(codes, tags, same, r.nbytes, w.nbytes, w.notification_fd, n.data, n.peer)
+
+
+async def moved(r: tarn.Reach) -> None:
+    await r.awrite(b"1", notify=(1, b""))
+    await r.aread(bytearray(1), 0)
+
+
 def failures(c: tarn.Client) -> None:
     try:
         c.put("k", b"1")
@@ -60,5 +80,7 @@ def refused(c: tarn.Client) -> None:
     c.put("k", b"1", timeout="5")  # type: ignore[call-overload]
     c.lookup(5)  # type: ignore[arg-type]
     c.nodes(timeout="5")  # type: ignore[arg-type]
+    c.reach(b"k")  # type: ignore[arg-type]
+    c.window(bytearray(1)).lease(ttl="5")  # type: ignore[arg-type]
     wrong: bytearray = c.get("k")  # type: ignore[assignment]
     print(wrong)

@@ -204,6 +204,15 @@ bool is_mapping(PyObject *o)
     return PyDict_Check(o) || (PyMapping_Check(o) && PyObject_HasAttrString(o, "items"));
 }
 
+bool is_number(PyObject *o)
+{
+    const PyTypeObject *type = Py_TYPE(o);
+    bool sized = (type->tp_as_mapping && type->tp_as_mapping->mp_length) ||
+                 (type->tp_as_sequence && type->tp_as_sequence->sq_length);
+
+    return PyIndex_Check(o) && !sized;
+}
+
 const char *text_utf8(PyObject *o, const char *name, Py_ssize_t *n)
 {
     const char *text = PyUnicode_AsUTF8AndSize(o, n);

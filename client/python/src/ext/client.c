@@ -52,8 +52,7 @@ int client_enter(struct client *c)
     return 0;
 }
 
-/* Wakes those in wait_until_left(). */
-static void tell_closers(void)
+void tell_left(void)
 {
     pthread_mutex_lock(&left_lock);
     pthread_cond_broadcast(&left);
@@ -64,7 +63,7 @@ void client_leave(struct client *c)
 {
     c->calls--;
     if (c->closed)
-        tell_closers();
+        tell_left();
     if (c->lines)
         lines_give(c->lines, c->logger);
 }
@@ -73,6 +72,27 @@ void client_hold(struct client *c)
 {
     c->holds++;
     Py_INCREF(c);
+}
+
+void wait_left(void)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 50 * 1000 * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&left_lock);
+    pthread_cond_timedwait(&left, &left_lock, &until);
+    pthread_mutex_unlock(&left_lock);
+    Py_END_ALLOW_THREADS
+}
+
+void client_await_end(const struct client *c)
+{
+    while (c->closing && c->generation == generation)
+        wait_left();
 }
 
 /* Ends the C client unless it is still used. The object stays. */
@@ -90,7 +110,7 @@ static void end_if_unused(struct client *c)
     tarn_close(lib);
     Py_END_ALLOW_THREADS
     c->closing = false;
-    tell_closers();
+    tell_left();
     lines_give(c->lines, c->logger);
 }
 
@@ -149,42 +169,28 @@ static int open_lib(struct client *c, const struct tarn_options *o)
 
 static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "log", NULL};
+    static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "log", "listen", NULL};
     struct client *c = (struct client *)self;
     struct tarn_options o = {.size = sizeof o, .timeout_ms = 5000, .interrupt = interrupted};
-    PyObject *arg[7] = {NULL}, *logger;
+    PyObject *arg[8] = {NULL}, *logger;
 
     if (c->lib || c->closed || c->lines)
         return raise_code(TARN_E_INVALID, NULL, "client: it is open already: make a new Client");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOOOO:Client", names, &arg[0], &arg[1], &arg[2],
-                                     &arg[3], &arg[4], &arg[5], &arg[6]))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOOOOO:Client", names, &arg[0], &arg[1], &arg[2],
+                                     &arg[3], &arg[4], &arg[5], &arg[6], &arg[7]))
         return -1;
     const char **texts[] = {&o.redis, &o.ns, &o.transports, &o.secret};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (texts[i] && args_text(arg[i], names[i], texts[i]) < 0)
+        if (args_text(arg[i], names[i], texts[i]) < 0)
             return -1;
     logger = arg[6] ? arg[6] : Py_None;
-    if (args_seconds(arg[4], "timeout", &o.timeout_ms) < 0 ||
+    if (args_text(arg[7], "listen", &o.listen) < 0 || args_seconds(arg[4], "timeout", &o.timeout_ms) < 0 ||
         args_number(arg[5], "workers", 0, WORKERS_MAX, &o.workers) < 0 || log_to(c, logger, &o) < 0)
         return -1;
     return open_lib(c, &o);
 }
 
 /* --- close -------------------------------------------------------------------------------------- */
-
-/* Sleeps for a moment, without the GIL; callers check again in a loop. */
-static void wait_a_moment(void)
-{
-    struct timespec until;
-
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 50 * 1000 * 1000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&left_lock);
-    pthread_cond_timedwait(&left, &left_lock, &until);
-    pthread_mutex_unlock(&left_lock);
-}
 
 static PyObject *client_close(PyObject *self, PyObject *unused)
 {
@@ -194,9 +200,7 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
     c->closed = true;
     operations_cancel(c);
     while (c->generation == generation && (c->calls > 0 || c->closing)) {
-        Py_BEGIN_ALLOW_THREADS
-        wait_a_moment();
-        Py_END_ALLOW_THREADS
+        wait_left();
         if (PyErr_CheckSignals() < 0)
             return NULL;
     }

@@ -13,6 +13,7 @@
  *   view.c     views of objects in place                 session.c puts in parts
  *   operation.c submit.c  submitted operations           register.c registered memory
  *   manage.c   calls that move no bytes                  after.c   the caller's events
+ *   window.c lease.c window_memory.c   memory that is lent            reach.c   memory that others lend
  *
  * Rules:
  *
@@ -39,6 +40,7 @@
 #include <stdint.h>
 
 #include <tarn/tarn.h>
+#include <tarn/window.h>
 
 /* Codes of the package itself, besides libtarn's. */
 enum {
@@ -109,6 +111,8 @@ int args_handle(PyObject *o, const char *name, const char *attribute, const char
 /* A new list or tuple of an iterable's items; str and bytes are refused. */
 PyObject *args_list(PyObject *o, const char *name, const char *needed);
 bool is_mapping(PyObject *o);
+/* A whole number, of any type; not an array, which may convert to one. */
+bool is_number(PyObject *o);
 /* _seconds(name, value): a float or None, checked like a timeout. */
 PyObject *args_checked_seconds(PyObject *module, PyObject *args);
 /* TypeError: "NAME: of type TYPE: give NEEDED". Always returns -1. */
@@ -140,6 +144,11 @@ int client_enter(struct client *c);
 void client_leave(struct client *c);
 void client_hold(struct client *c);
 void client_unhold(struct client *c);
+/* Sleeps without the GIL until a thread has left a call, or for a moment. Callers check again in a loop. */
+void wait_left(void);
+void tell_left(void);
+/* If another thread is ending the C client: returns when it has ended. */
+void client_await_end(const struct client *c);
 /* How many forks led to this process since the module was loaded. */
 unsigned fork_generation(void);
 
@@ -361,7 +370,8 @@ struct hits {
     size_t pages;
 };
 
-extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type;
+extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type, window_type,
+    lease_type, window_memory_type, reach_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
     operation_methods[], submit_methods[], manage_methods[], register_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);

@@ -115,6 +115,10 @@ static const struct {
     {"PutSession", &session_type},
     {"Operation", &operation_type},
     {"Registration", &registration_type},
+    {"Window", &window_type},
+    {"Lease", &lease_type},
+    {"WindowMemory", &window_memory_type},
+    {"Reach", &reach_type},
     {NULL, &view_type},
 };
 #define TYPES (sizeof types / sizeof types[0])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operation: a submitted get, put, look-up or remove.
+ * Operation: a submitted get, put, look-up, remove, read or write.
  *
  *   in flight --any thread drains its completion--> complete --with the GIL: settle()--> settled
  *
@@ -63,6 +63,11 @@ static PyObject *make_result(struct operation *o)
                    : codes_of(o->statuses, sizeof *o->statuses, o->nkeys);
     case SUBMIT_PUT:
         return get_failed_whole(&o->batch, rc) ? NULL : put_codes(&o->batch);
+    case SUBMIT_READ:
+    case SUBMIT_WRITE:
+        return call_failed_whole(rc, &o->moves->status, sizeof *o->moves, o->batch.n)
+                   ? NULL
+                   : codes_of(&o->moves->status, sizeof *o->moves, o->batch.n);
     case SUBMIT_GET:
         if (get_failed_whole(&o->batch, rc))
             return NULL;
@@ -345,7 +350,7 @@ static PyObject *get_why(PyObject *self, void *unused)
 
 static PyObject *get_kind(PyObject *self, void *unused)
 {
-    static const char *const names[] = {"get", "get", "get", "put", "lookup", "remove"};
+    static const char *const names[] = {"get", "get", "get", "put", "lookup", "remove", "read", "write"};
 
     (void)unused;
     return PyUnicode_InternFromString(names[((struct operation *)self)->what]);
@@ -384,7 +389,7 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"done", get_done, NULL, "Is it complete? Does not wait.", NULL},
-    {"_kind", get_kind, NULL, "get, put, lookup or remove.", NULL},
+    {"_kind", get_kind, NULL, "get, put, lookup, remove, read or write.", NULL},
     {"_why", get_why, NULL, "The sentence of its first failure.", NULL},
     {0},
 };

@@ -2,7 +2,7 @@
 /* Submitting gets, puts, look-ups and removes, with the arguments of the blocking calls. */
 #include "operation.h"
 
-static struct operation *operation_new(struct client *c, enum what what, bool writable)
+struct operation *operation_new(struct client *c, enum what what, bool writable)
 {
     struct operation *o = (struct operation *)operation_type.tp_alloc(&operation_type, 0);
 
@@ -16,10 +16,9 @@ static struct operation *operation_new(struct client *c, enum what what, bool wr
     return o;
 }
 
-/* Takes the reference to o. Keeps the GIL: libtarn only queues, and the completion must find the operation
- * in the list. */
-static PyObject *submit(struct operation *o, int (*give)(struct operation *o, const void *options),
-                        const void *options)
+/* Keeps the GIL: libtarn only queues, and the completion must find the operation in the list. */
+PyObject *operation_submit(struct operation *o, int (*give)(struct operation *o, const void *options),
+                           const void *options)
 {
     struct client *c = o->client;
 
@@ -38,7 +37,7 @@ static PyObject *submit(struct operation *o, int (*give)(struct operation *o, co
     return (PyObject *)o;
 }
 
-static void note_device(struct operation *o)
+void operation_note_device(struct operation *o)
 {
     for (size_t i = 0; i < o->batch.n && o->device == HOST_MEMORY; i++)
         o->device = o->batch.values[i].device;
@@ -46,14 +45,14 @@ static void note_device(struct operation *o)
 
 static int give_get(struct operation *o, const void *options)
 {
-    note_device(o);
+    operation_note_device(o);
     return tarn_submit_get(o->client->lib, o->batch.items, o->batch.n, options, (uint64_t)(uintptr_t)&o->op,
                            &o->op.id);
 }
 
 static int give_put(struct operation *o, const void *options)
 {
-    note_device(o);
+    operation_note_device(o);
     return tarn_submit_put(o->client->lib, o->batch.items, o->batch.n, options, (uint64_t)(uintptr_t)&o->op,
                            &o->op.id);
 }
@@ -86,8 +85,7 @@ static int set_offset(struct operation *o, PyObject *offset, struct tarn_get_opt
     return args_u64(offset, "offset", &o->batch.items[0].offset);
 }
 
-/* Sets the caller's event, else one after the streams of the values. */
-static int set_after(struct operation *o, PyObject *after, void **event)
+int operation_set_after(struct operation *o, PyObject *after, void **event)
 {
     if (after_of(after, event) < 0)
         return -1;
@@ -110,11 +108,12 @@ static PyObject *submit_get(PyObject *self, PyObject *const *args, Py_ssize_t na
         return NULL;
     if (get_fill(&o->batch, arg[0], arg[1]) < 0 || set_offset(o, arg[6], &options) < 0 ||
         hits_of(arg[2], c, o->batch.n, &options.hits) < 0 ||
-        (options.hits && batch_keep(&o->batch, arg[2]) < 0) || set_after(o, arg[3], &options.after) < 0) {
+        (options.hits && batch_keep(&o->batch, arg[2]) < 0) ||
+        operation_set_after(o, arg[3], &options.after) < 0) {
         Py_DECREF(o);
         return NULL;
     }
-    return submit(o, give_get, &options);
+    return operation_submit(o, give_get, &options);
 }
 
 static struct args_spec put_args = {.function = "put",
@@ -143,11 +142,11 @@ static PyObject *submit_put(PyObject *self, PyObject *const *args, Py_ssize_t na
     if (!o)
         return NULL;
     if (put_fill(&o->batch, arg[0]) < 0 || declare(&o->batch, arg[8], arg[9]) < 0 ||
-        set_after(o, arg[7], &options.after) < 0) {
+        operation_set_after(o, arg[7], &options.after) < 0) {
         Py_DECREF(o);
         return NULL;
     }
-    return submit(o, give_put, &options); /* libtarn copies `place` */
+    return operation_submit(o, give_put, &options); /* libtarn copies `place` */
 }
 
 static struct args_spec lookup_args = {
@@ -169,7 +168,7 @@ static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t
         Py_DECREF(o);
         return NULL;
     }
-    return submit(o, give_lookup, &options);
+    return operation_submit(o, give_lookup, &options);
 }
 
 static struct args_spec remove_args = {
@@ -190,7 +189,7 @@ static PyObject *submit_remove(PyObject *self, PyObject *const *args, Py_ssize_t
         Py_DECREF(o);
         return NULL;
     }
-    return submit(o, give_remove, &ms);
+    return operation_submit(o, give_remove, &ms);
 }
 
 PyMethodDef submit_methods[] = {

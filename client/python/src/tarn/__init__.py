@@ -45,7 +45,21 @@ from ._errors import (
     error_of,
 )
 from ._manage import Copy, Event, NodeInfo, ObjectInfo, PoolInfo, Transport, transports
-from ._tarn import HIT, MISS, NODE_DOWN, Hits, Operation, Piece, PutSession, Registration, TensorInfo, lib_version
+from ._tarn import (
+    HIT,
+    MISS,
+    NODE_DOWN,
+    Hits,
+    Lease,
+    Operation,
+    Piece,
+    PutSession,
+    Registration,
+    TensorInfo,
+    WindowMemory,
+    lib_version,
+)
+from ._windows import Notification, Reach, Window
 
 __version__ = "0.1.0"
 dtypes = _tarn.dtypes
@@ -54,8 +68,9 @@ dtypes = _tarn.dtypes
 __all__ = [
     "Again", "AuthError", "BatchError", "Busy", "Canceled", "Client", "Closed", "ConfigError", "Connector", "Copy",
     "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "InDoubt",
-    "Invalid", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable", "ObjectInfo",
-    "Operation", "Piece", "PoolInfo", "Protocol", "PutSession", "Registration", "SizeMismatch", "Stale",
-    "SystemFailure", "TensorInfo", "TensorMismatch", "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported",
-    "VersionError", "dtypes", "error_of", "lib_version", "transports",
+    "Invalid", "Lease", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable",
+    "Notification", "ObjectInfo", "Operation", "Piece", "PoolInfo", "Protocol", "PutSession", "Reach", "Registration",
+    "SizeMismatch", "Stale", "SystemFailure", "TensorInfo", "TensorMismatch", "Timeout", "TooLarge", "Transport",
+    "Unavailable", "Unsupported", "VersionError", "Window", "WindowMemory", "dtypes", "error_of", "lib_version",
+    "transports",
 ]

@@ -201,6 +201,10 @@ class BatchError(Error):
         return (BatchError, (self.message, self.results, self.errors))
 
 
+# What sentences of libtarn name, and its name in Python.
+_NAMES = {": raise timeout_ms": ": raise timeout", "one with TARN_LEASE_WRITE": "one with write=True"}
+
+
 def _text(code: int) -> str:
     return _tarn.errors[code][2] if code in _tarn.errors else f"error {code}"
 
@@ -210,7 +214,9 @@ def error_of(code: int, key: Optional[Key] = None, message: Optional[str] = None
     cls = _BY_CODE.get(code, Error)
     if message is None:
         message = _text(code) if key is None else f"key {key!r}: {_text(code)}"
-    return cls(message.replace(": raise timeout_ms", ": raise timeout"), key=key, code=code)  # its name in Python
+    for name, here in _NAMES.items():
+        message = message.replace(name, here)
+    return cls(message, key=key, code=code)
 
 
 def _make(code: int, key: Optional[Key], why: Optional[str]) -> Error:
