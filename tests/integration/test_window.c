@@ -2,6 +2,7 @@
 /* Windows: what a lease gives, what it refuses, and that it ends when it is recalled. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -672,6 +673,42 @@ static void windows_come_and_go(void **state)
     assert_int_equal(tarn_window_new(p->lender, p->memory, UINT64_MAX, &w), TARN_E_INVALID);
 }
 
+static int mapped(const char *what)
+{
+    char line[512];
+    int n = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof(line), f))
+        n += strstr(line, what) != NULL;
+    fclose(f);
+    return n;
+}
+
+/* Peers do not keep the memory of windows that are gone. */
+static void closed_windows_are_unmapped(void **state)
+{
+    struct pair *p = *state;
+    int before = mapped("tarn-window");
+    for (int i = 0; i < 20; i++) {
+        struct tarn_window *old = p->window;
+        unsigned char *memory;
+        assert_int_equal(tarn_window_alloc(65536, 0, (void **)&memory), 0);
+        memset(memory, i + 1, 65536);
+        assert_int_equal(tarn_window_new(p->lender, memory, 65536, &p->window), 0);
+        struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+        struct tarn_reach *r = reach(p, l);
+        assert_int_equal(move(r, false, p->own, 65536, 0), 0);
+        assert_int_equal(p->own[65535], i + 1);
+        assert_int_equal(move(r, true, p->own, 65536, 0), 0);
+        tarn_reach_free(r);
+        assert_int_equal(tarn_window_close(p->window, 0), 0);
+        p->window = old;
+        tarn_window_free(memory);
+    }
+    assert_in_range(mapped("tarn-window"), before, before + 2); /* one for reading, one for writing */
+}
+
 /* Ends the connection that the client watches. False: it watches none just now. */
 static bool cut(struct tarn_client *c)
 {
@@ -750,9 +787,7 @@ static void skipped(void **state)
     T(a_full_queue_loses_nothing) \
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
-    T(windows_come_and_go) \
-    T(connections_that_break) \
-    T(the_lender_is_gone)
+    T(windows_come_and_go) T(closed_windows_are_unmapped) T(connections_that_break) T(the_lender_is_gone)
 #define TCP(test) {"tcp: " #test, test, start, stop, NULL},
 #define SHM(test) {"shm: " #test, test, start_shm, stop, NULL},
 #define RDMA(test) {"rdma: " #test, test, start_rdma, stop, NULL},

@@ -50,8 +50,11 @@ struct tarn_shm_link {
     struct window *learnt;                              /* all of them, until the link is closed */
 };
 
+/* A window is unmapped when another has its index and nobody copies. */
 struct window {
     struct window *next;
+    _Atomic uint32_t users;
+    atomic_bool replaced; /* and still mapped */
     struct tarn_share_pool pool;
 };
 
@@ -142,6 +145,33 @@ static int map_window(struct tarn_shm_link *l, const struct tarn_peer *peer, str
     return tarn_share_pool_map(&l->link, peer->fds[0], fds, peer->write, &w->pool);
 }
 
+/* Once, when the last user has left. */
+static void unmap_unused(struct window *w)
+{
+    if (atomic_load(&w->users) == 0 && atomic_exchange(&w->replaced, false))
+        tarn_share_pool_unmap(&w->pool);
+}
+
+static void window_leave(struct window *w)
+{
+    if (atomic_fetch_sub(&w->users, 1) == 1)
+        unmap_unused(w);
+}
+
+/* The window of that index stays mapped until window_leave(). A new one is stored before its predecessor's
+ * users are looked at; whoever enters counts first, then compares. NULL: there is none. */
+static struct window *window_enter(struct tarn_shm_link *l, uint32_t index)
+{
+    struct window *w;
+    while (index < TARN_WINDOWS_MAX && (w = atomic_load(&l->windows[index])) != NULL) {
+        atomic_fetch_add(&w->users, 1);
+        if (atomic_load(&l->windows[index]) == w)
+            return w;
+        window_leave(w);
+    }
+    return NULL;
+}
+
 static int shm_learn(struct tarn_link *link, const struct tarn_peer *peer)
 {
     struct tarn_shm_link *l = own(link);
@@ -158,7 +188,11 @@ static int shm_learn(struct tarn_link *link, const struct tarn_peer *peer)
     close_fds(peer);
     w->next = l->learnt;
     l->learnt = w;
-    atomic_store(&l->windows[index], w);
+    struct window *old = atomic_exchange(&l->windows[index], w);
+    if (old) {
+        atomic_store(&old->replaced, true);
+        unmap_unused(old);
+    }
     return 0;
 }
 
@@ -292,20 +326,12 @@ static void copy_runs(const struct tarn_share_pool *p, const struct tarn_work *w
     }
 }
 
-/* The window, if slot and all runs lie in it; else NULL. */
-static const struct tarn_share_pool *work_window(struct tarn_shm_link *l, const struct tarn_work *w)
-{
-    const struct window *window = w->pool < TARN_WINDOWS_MAX ? atomic_load(&l->windows[w->pool]) : NULL;
-    bool inside = window && w->slot < window->pool.nslots && w->lease->runs.end <= window->pool.bytes;
-    return inside ? &window->pool : NULL;
-}
-
 /* Under a mark in the hazard page: whoever recalls the lease waits for it. */
-static int move_leased(struct tarn_shm_link *l, struct tarn_work *w, bool to_pool)
+static int move_marked(struct tarn_shm_link *l, const struct tarn_share_pool *p, struct tarn_work *w,
+                       bool to_pool)
 {
-    const struct tarn_share_pool *p = work_window(l, w);
     uint32_t mark;
-    if (!p || !tarn_gen_readable(w->gen))
+    if (w->slot >= p->nslots || w->lease->runs.end > p->bytes || !tarn_gen_readable(w->gen))
         return tarn_link_stale(&l->link, w->pool, w->slot);
     int rc = tarn_share_hazard_claim(&l->link, &l->hazards, p, w->pool, w->slot, w->gen, &mark);
     if (rc)
@@ -314,6 +340,16 @@ static int move_leased(struct tarn_shm_link *l, struct tarn_work *w, bool to_poo
     w->untold = w->notify && tarn_notices_push(atomic_load(&l->notices.ring), l->notices.bell, w);
     tarn_share_hazard_drop(&l->hazards, mark);
     return 0;
+}
+
+static int move_leased(struct tarn_shm_link *l, struct tarn_work *w, bool to_pool)
+{
+    struct window *window = window_enter(l, w->pool);
+    if (!window)
+        return tarn_link_stale(&l->link, w->pool, w->slot);
+    int rc = move_marked(l, &window->pool, w, to_pool);
+    window_leave(window);
+    return rc;
 }
 
 /* --- gets and puts ------------------------------------------------------------------------------ */

@@ -196,27 +196,31 @@ static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
     }
 }
 
-/* One sendmsg() of what is ready. Returns as it does; *bytes_p: how much that was, 0: nothing was ready. */
-static ssize_t send_ready(struct tarn_tcp_conn *c, uint64_t *bytes_p)
+/* One sendmsg(). A reader that keeps up may let it sleep. */
+static ssize_t send_some(struct tarn_tcp_conn *c, struct iovec *iov, size_t n, uint64_t bytes)
 {
-    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
-    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, bytes_p)};
-    if (*bytes_p == 0)
-        return 0;
-    bool wait = c->keeps_up && *bytes_p >= WAIT_BYTES;
+    struct msghdr h = {.msg_iov = iov, .msg_iovlen = n};
+    bool wait = c->keeps_up && bytes >= WAIT_BYTES;
     ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (wait && !(sent < 0 && !tarn_net_would_block(errno)))
-        c->keeps_up = sent >= 0 && (uint64_t)sent >= *bytes_p;
+        c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
     return sent;
 }
 
-/* The same of leases. It never sleeps, since it holds pins. */
+/* Sends of what is ready. Returns as sendmsg(); *bytes_p: how much that was, 0: nothing was ready. */
+static ssize_t send_ready(struct tarn_tcp_conn *c, uint64_t *bytes_p)
+{
+    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
+    size_t n = gather(c, iov, bytes_p);
+    return *bytes_p ? send_some(c, iov, n, *bytes_p) : 0;
+}
+
+/* The same of leases, which are pinned for the one call. */
 static ssize_t send_leased(struct tarn_tcp_conn *c, uint64_t *bytes_p)
 {
     struct tarn_tcp_window_turn t;
     tarn_tcp_window_gather(c, &t, TURN_BYTES);
-    struct msghdr h = {.msg_iov = t.iov, .msg_iovlen = t.niov};
-    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = send_some(c, t.iov, t.niov, t.bytes);
     int error = errno;
     tarn_tcp_window_unpin(c, &t);
     errno = error;
