@@ -153,7 +153,7 @@ static int replace(struct call *k)
 
 static int put_many(struct call *k)
 {
-    static char data[BYTES], keys[MANY][32];
+    static char data[BYTES], keys[MANY][48];
     struct tarn_put_options o = {.size = sizeof o, .timeout_ms = TIMEOUT_MS, .replicas = 2};
     struct tarn_piece piece = {.addr = data, .bytes = BYTES};
     struct tarn_item items[MANY];
