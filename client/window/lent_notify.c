@@ -251,10 +251,14 @@ static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cance
     struct tarn_lent *l = w->lent;
     uint64_t until = tarn_now_ns() + SPIN_NS;
     pthread_mutex_lock(&l->lock);
+    if (w->lease)
+        w->lease->waiters++;
     int rc = l->rings ? spin(w, until < deadline_ns ? until : deadline_ns) : TARN_E_AGAIN;
     while (rc == TARN_E_AGAIN && (rc = look(w)) == TARN_E_AGAIN)
         if (!tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
             rc = tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
+    if (w->lease && --w->lease->waiters == 0)
+        pthread_cond_broadcast(&l->unpinned); /* who recalls it frees it */
     pthread_mutex_unlock(&l->lock);
     return rc;
 }
@@ -271,11 +275,11 @@ int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag
                      uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     const struct waiter w = {.lent = l, .window = lease->window, .lease = lease, .tag = tag, .n = n};
+    const uint32_t window = w.window->index, slot = lease->slot; /* the lease may be freed when it returns */
     int rc = await(&w, deadline_ns, cancel);
-    return rc == TARN_E_TIMEOUT
-               ? tarn_fail(
-                     rc,
+    if (rc != TARN_E_TIMEOUT)
+        return rc;
+    return tarn_fail(rc,
                      "window %u lease %u: %u notifications with tag %llu have not come in time: wait longer",
-                     lease->window->index, lease->slot, n, (unsigned long long)tag)
-               : rc;
+                     window, slot, n, (unsigned long long)tag);
 }

@@ -18,7 +18,7 @@
 #include <tarn/window.h>
 
 #include "client/client.h"
-#include "client/window/lent.h"
+#include "client/window/lender.h"
 #include "tests/transports.h"
 #include "tests/world.h"
 
@@ -653,6 +653,35 @@ static void a_writer_that_is_gone(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+static void *expect_always(void *arg)
+{
+    static const uint64_t tag = 77;
+    return (void *)(intptr_t)tarn_expect(arg, tag, 1, 20000);
+}
+
+static uint32_t waiters(const struct tarn_lease *l)
+{
+    pthread_mutex_lock(&l->window->lender->lent.lock);
+    uint32_t n = l->waiters;
+    pthread_mutex_unlock(&l->window->lender->lent.lock);
+    return n;
+}
+
+static void a_recall_ends_those_who_expect(void **state)
+{
+    struct pair *p = *state;
+    for (int i = 0; i < 20; i++) {
+        struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+        pthread_t thread;
+        void *rc;
+        assert_int_equal(pthread_create(&thread, NULL, expect_always, l), 0);
+        HARNESS_UNTIL(waiters(l) == 1, 5000);
+        assert_int_equal(tarn_recall(l, 0), 0);
+        pthread_join(thread, &rc);
+        assert_int_equal((intptr_t)rc, TARN_E_STALE);
+    }
+}
+
 static void windows_come_and_go(void **state)
 {
     struct pair *p = *state;
@@ -787,6 +816,7 @@ static void skipped(void **state)
     T(a_full_queue_loses_nothing) \
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
+    T(a_recall_ends_those_who_expect) \
     T(windows_come_and_go) T(closed_windows_are_unmapped) T(connections_that_break) T(the_lender_is_gone)
 #define TCP(test) {"tcp: " #test, test, start, stop, NULL},
 #define SHM(test) {"shm: " #test, test, start_shm, stop, NULL},
