@@ -481,6 +481,14 @@ static struct tarn_lease *named(struct pair *p, const char *name)
     return l;
 }
 
+static int named_status(const struct pair *p, const char *name)
+{
+    struct tarn_reach *r = NULL;
+    int rc = tarn_reach(p->peer, name, 0, &r);
+    tarn_reach_free(r);
+    return rc;
+}
+
 static void leases_have_names(void **state)
 {
     struct pair *p = *state;
@@ -499,19 +507,16 @@ static void leases_have_names(void **state)
     assert_int_equal(tarn_lease_publish(other, "no name", 0, 0), TARN_E_INVALID);
     assert_int_equal(tarn_reach(p->peer, "nobody", 0, &r), TARN_E_NOT_FOUND);
     /* It outlives the node's record by far, as the node writes it again. */
-    for (int i = 0; i < 3; i++) {
-        poll(NULL, 0, 1000);
-        assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
-        tarn_reach_free(r);
-    }
+    for (uint64_t until = harness_now_ms() + 3000; harness_now_ms() < until;)
+        assert_int_equal(named_status(p, "kv.decode-0"), 0);
     assert_int_equal(tarn_lease_publish(other, "short", 300, 0), 0);
-    HARNESS_UNTIL(tarn_reach(p->peer, "short", 0, &r) == TARN_E_NOT_FOUND, 20000);
+    HARNESS_UNTIL(named_status(p, "short") == TARN_E_NOT_FOUND, 20000);
     assert_int_equal(tarn_recall(other, 0), 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), TARN_E_STALE);
     tarn_close(p->lender);
     p->lender = NULL;
-    HARNESS_UNTIL(tarn_reach(p->peer, "kv.decode-0", 0, &r) == TARN_E_NOT_FOUND, 20000);
+    HARNESS_UNTIL(named_status(p, "kv.decode-0") == TARN_E_NOT_FOUND, 20000);
 }
 
 /* --- notifications ------------------------------------------------------------------------------ */
