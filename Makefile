@@ -280,14 +280,14 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # These measure times, of which a sanitizer's build says nothing.
-not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed)
+not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh
 # Works in handlers of page faults, which ThreadSanitizer delivers too late.
 ifneq ($(findstring thread,$(SANITIZE)),)
 not_sanitized += $(B)/tests/test_store_rules
 endif
 # The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
 check-tests: all tests $(py_if_possible)
-	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests)) $(scripts))
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests
