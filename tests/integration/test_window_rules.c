@@ -314,6 +314,34 @@ static void a_copy_that_stops(void **state)
     }
 }
 
+static void *recall(void *arg)
+{
+    return tarn_recall(arg, 20000) ? arg : NULL;
+}
+
+/* A recall that waits for a transfer has ended the lease by then, so no other transfer begins. */
+static void a_recall_ends_before_it_waits(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
+    struct tarn_lent *lent = lent_of(p);
+    struct tarn_guard g = tarn_lent_guard(lent);
+    struct tarn_pinned pinned;
+    pthread_t thread;
+    void *failed;
+    uint32_t slot = l->slot;
+    uint64_t was = l->gen;
+    assert_int_equal(g.pin_lease(g.arg, p->window->grants->session, false, 0, slot, was, 0, 1, &pinned), 0);
+    assert_int_equal(pthread_create(&thread, NULL, recall, l), 0);
+    HARNESS_UNTIL(atomic_load(&lent->gen[slot]) == was + 1, 5000);
+    assert_ptr_equal(l, lent->leases[slot]); /* it waits */
+    g.unpin(g.arg, 0, slot, was);
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    tarn_reach_free(r);
+}
+
 /* The generations, which peers have mapped. */
 static void close_ends_leases(void **state)
 {
@@ -525,6 +553,7 @@ int main(void)
                                        TCP(a_reader_that_stops),
                                        TCP(a_writer_that_stops),
                                        SHM(a_copy_that_stops),
+                                       TCP(a_recall_ends_before_it_waits),
                                        SHM(close_ends_leases),
                                        TCP(a_full_queue_refuses),
                                        SHM(a_full_queue_refuses),
