@@ -385,7 +385,7 @@ static struct tarn_lease *named(struct window_pair *p, const char *name)
     return l;
 }
 
-static int named_status(const struct pair *p, const char *name)
+static int named_status(const struct window_pair *p, const char *name)
 {
     struct tarn_reach *r = NULL;
     int rc = tarn_reach(p->peer, name, 0, &r);
@@ -573,9 +573,9 @@ static uint32_t waiters(const struct tarn_lease *l)
 
 static void a_recall_ends_those_who_expect(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     for (int i = 0; i < 20; i++) {
-        struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+        struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
         pthread_t thread;
         void *rc;
         assert_int_equal(pthread_create(&thread, NULL, expect_always, l), 0);
