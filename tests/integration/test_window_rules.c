@@ -535,6 +535,33 @@ static void the_killed_has_told(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* A writer that ends leaves more than the queue takes; then all count. */
+static void a_ring_that_ends_loses_nothing(void **state)
+{
+    enum { MANY = TARN_LENT_NOTICES + 500 };
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    char text[TARN_DESCRIPTOR_MAX];
+    int status;
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct tarn_client *c = world_client(p->w, "shm");
+        struct tarn_reach *r;
+        int rc = tarn_reach(c, text, 0, &r);
+        for (int i = 0; i < MANY && (!rc || rc == TARN_E_AGAIN); i += rc == 0)
+            rc = window_tell(r, NULL, 0, 7, "");
+        _exit(rc != 0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    HARNESS_UNTIL(!has_ring(lent_of(p)), 10000);
+    assert_int_equal(tarn_expect(l, 7, MANY, 0), 0);
+    assert_int_equal(tarn_expect(l, 7, 1, 10000), TARN_E_NODE_DOWN);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
 #define TCP(test) \
     { \
         "tcp: " #test, test, window_start_tcp, window_stop, NULL \
@@ -563,6 +590,7 @@ int main(void)
                                        TCP(many_threads_tell),
                                        SHM(many_threads_tell),
                                        SHM(hostile_notifications),
-                                       SHM(the_killed_has_told)};
+                                       SHM(the_killed_has_told),
+                                       SHM(a_ring_that_ends_loses_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
