@@ -116,6 +116,7 @@ while IFS=$tab read -r what text; do
     fi
 done <"$dir/steps"
 check_group
+"$build/tarn" ls --windows >"$dir/out" 2>&1 && grep -qx kv "$dir/out" || { echo "ls --windows"; cat "$dir/out"; failed=1; }
 end_lender
 exec 3>&-
 
