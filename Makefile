@@ -98,7 +98,7 @@ tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connect
 .PHONY: all tests plugins man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) plugins $(soak) $(B)/tests/tarn
+tests: $(tests) plugins $(soak) $(B)/tests/tarn $(B)/tests/lender
 plugins: $(tcpx_plugins) $(tcpx_programs)
 
 # What objects are compiled with, in a file that changes only when this does. WERROR and the compiler's name are no part
@@ -183,6 +183,10 @@ $(tests): | $(tcpx_plugins)
 # Its clients send what they connect to nodes through relays (tests/router.h).
 $(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(test_libs)
 	$(link_test)
+
+# Lends windows for the tests of the tarn command.
+$(B)/tests/lender: $(call obj,tests/integration/lender.c) $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB)
 
 tcpx_objs := $(call obj,$(addprefix tests/tcpx/,comm.c gpu.c options.c receive.c send.c setup.c))
 tcpx_out  := $(B)/tests/tcpx
