@@ -109,7 +109,7 @@ int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t ta
 
 /* The tests fork while a lender's threads run; the child opens a client of its own. ThreadSanitizer would end
  * it. */
-const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
     return "die_after_fork=0";
