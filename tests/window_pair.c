@@ -106,11 +106,3 @@ int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t ta
     const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
     return tarn_write(r, m, n, &o);
 }
-
-/* The tests fork while a lender's threads run; the child opens a client of its own. ThreadSanitizer would end
- * it. */
-__attribute__((visibility("default"))) const char *__tsan_default_options(void);
-const char *__tsan_default_options(void)
-{
-    return "die_after_fork=0";
-}

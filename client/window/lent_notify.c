@@ -241,6 +241,13 @@ static int spin(const struct waiter *w, uint64_t until_ns)
     return rc;
 }
 
+/* The deadline has passed; a bell that somebody else has silenced must not matter. */
+static int last_look(const struct waiter *w)
+{
+    int rc = look(w);
+    return rc == TARN_E_AGAIN ? TARN_E_TIMEOUT : rc;
+}
+
 static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_lent *l = w->lent;
@@ -251,7 +258,7 @@ static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cance
     int rc = l->rings ? spin(w, until < deadline_ns ? until : deadline_ns) : TARN_E_AGAIN;
     while (rc == TARN_E_AGAIN && (rc = look(w)) == TARN_E_AGAIN)
         if (!tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
-            rc = tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
+            rc = tarn_canceled(cancel) ? tarn_cancel_fail() : last_look(w);
     if (w->lease && --w->lease->waiters == 0)
         pthread_cond_broadcast(&l->unpinned); /* who recalls it frees it */
     pthread_mutex_unlock(&l->lock);
