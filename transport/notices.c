@@ -42,12 +42,12 @@ static bool claim(struct tarn_notice_ring *ring, uint64_t *n_p)
     uint64_t n = atomic_load(&ring->next);
     for (;;) {
         uint64_t turn = atomic_load(&ring->place[n % TARN_NOTICES].turn);
-        if (turn == n && atomic_compare_exchange_strong(&ring->next, &n, n + 1))
-            break;
         if (turn < n)
             return false;
         if (turn > n)
             n = atomic_load(&ring->next);
+        else if (atomic_compare_exchange_strong(&ring->next, &n, n + 1))
+            break;
     }
     *n_p = n;
     return true;
