@@ -147,7 +147,7 @@ static void rights(void **state)
     assert_int_equal(look(as_client, "k").record.version, 2);
     assert_int_equal(tarn_directory_scan(as_client, NULL, soon(), NULL, no_object, NULL), 0);
     assert_int_equal(tarn_directory_nodes(as_client, soon(), NULL, no_node, NULL), 0);
-    assert_int_equal(tarn_directory_events(as_client, tarn_deadline(50), NULL, no_event, NULL), 0);
+    assert_int_equal(tarn_directory_events(as_client, tarn_deadline(500), NULL, no_event, NULL), 0);
     assert_true(withdraw(as_node, "k", location("node0", 8192, 4)));
     assert_int_equal(tarn_directory_leave(as_node, &n, soon()), 0);
 
