@@ -177,18 +177,6 @@ static void wake_unposted(const struct tarn_channel *ch)
         tarn_channel_wake(k);
 }
 
-static int over(const struct tarn_channel_call *k, uint64_t deadline_ns, const struct tarn_cancel *cancel)
-{
-    if (k->channel->end.code)
-        return tarn_channel_fail(k->channel);
-    if (tarn_canceled(cancel))
-        return tarn_cancel_fail();
-    if (tarn_now_ns() < deadline_ns)
-        return 0;
-    return tarn_fail(TARN_E_TIMEOUT, "recv: %s has not sent with tag %" PRIu64 " in time: raise timeout_ms",
-                     k->channel->who, k->tag);
-}
-
 /* At its turn, has the peer know of it. The lock is held, but not meanwhile. */
 static int post_in_turn(struct tarn_channel_call *k, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
@@ -224,7 +212,7 @@ int tarn_channel_recv_advance(struct tarn_channel_call *k, uint64_t deadline_ns,
 {
     struct tarn_reason why = {0};
     while (k->state != TARN_RECEIVE_DONE && !why.code) {
-        tarn_reason_keep(&why, over(k, deadline_ns, cancel));
+        tarn_reason_keep(&why, tarn_channel_call_over(k, deadline_ns, cancel));
         int rc = why.code ? 0 : post_in_turn(k, deadline_ns, cancel);
         if (rc == TARN_INPROGRESS)
             return rc;

@@ -172,19 +172,6 @@ static struct tarn_announcement *take(const struct tarn_channel_call *k)
     return a;
 }
 
-static int over(const struct tarn_channel_call *k, uint64_t deadline_ns, const struct tarn_cancel *cancel)
-{
-    if (k->channel->end.code)
-        return tarn_channel_fail(k->channel);
-    if (tarn_canceled(cancel))
-        return tarn_cancel_fail();
-    if (tarn_now_ns() < deadline_ns)
-        return 0;
-    return tarn_fail(TARN_E_TIMEOUT,
-                     "send: %s has not received with tag %" PRIu64 " in time: raise timeout_ms",
-                     k->channel->who, k->tag);
-}
-
 /* The next send of the tag is at its turn. */
 static void leave(struct tarn_channel_call *k)
 {
@@ -200,7 +187,7 @@ int tarn_channel_send_advance(struct tarn_channel_call *k, uint64_t deadline_ns,
     pthread_mutex_t *lock = &k->channel->all->lock;
     int rc;
     do {
-        rc = over(k, deadline_ns, cancel);
+        rc = tarn_channel_call_over(k, deadline_ns, cancel);
         if (rc)
             break;
         struct tarn_announcement *a = take(k);

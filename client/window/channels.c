@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/window/channels.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,6 +203,19 @@ void tarn_channels_forget(struct tarn_channels *all, uint64_t session)
 }
 
 /* --- calls -------------------------------------------------------------------------------------- */
+
+int tarn_channel_call_over(const struct tarn_channel_call *k, uint64_t deadline_ns,
+                           const struct tarn_cancel *cancel)
+{
+    if (k->channel->end.code)
+        return tarn_channel_fail(k->channel);
+    if (tarn_canceled(cancel))
+        return tarn_cancel_fail();
+    if (tarn_now_ns() < deadline_ns)
+        return 0;
+    return tarn_fail(TARN_E_TIMEOUT, "%s: %s has not %s with tag %" PRIu64 " in time: raise timeout_ms",
+                     k->send ? "send" : "recv", k->channel->who, k->send ? "received" : "sent", k->tag);
+}
 
 void tarn_channel_wake(struct tarn_channel_call *k)
 {

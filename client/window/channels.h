@@ -139,6 +139,9 @@ void tarn_channel_end(struct tarn_channel *ch, int code, const char *cause);
 /* Makes the reason of its end the last error. */
 int tarn_channel_fail(const struct tarn_channel *ch);
 
+/* Must the call end without having done its part? 0: not yet. The lock is held. */
+int tarn_channel_call_over(const struct tarn_channel_call *k, uint64_t deadline_ns,
+                           const struct tarn_cancel *cancel);
 /* Has the call look at what has changed. The lock is held. */
 void tarn_channel_wake(struct tarn_channel_call *k);
 /* The first send of that tag; NULL: none. The lock is held. */

@@ -100,7 +100,7 @@ static void over_tcp_with_password_and_database(void **state)
     harness_free(h);
 }
 
-/* The users of metadata/KEYS.md, verbatim. */
+/* What the directory of objects needs; deploy/redis-acl.conf has all that nodes and clients need. */
 #define CLIENT_RIGHTS \
     "+auth", "+ping", "+select", "+hgetall", "+pttl", "+time", "+smembers", "+scan", "+subscribe"
 #define NODE_RIGHTS \
