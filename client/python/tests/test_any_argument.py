@@ -127,6 +127,8 @@ class AnyArgument(StoreCase):
     def say(self, call: Callable[[], Any]) -> Optional[Any]:
         try:
             result = call()
+            if isinstance(result, tarn.Operation):  # the next one has the same memory
+                result.wait(20.0)
             return asyncio.run(result) if inspect.iscoroutine(result) else result
         except (tarn.Error, TypeError, ValueError, IndexError) as e:
             self.assertTrue(str(e))
