@@ -19,6 +19,7 @@
 
 #include "client/client.h"
 #include "client/window/lent.h"
+#include "tests/standin/cuda_standin.h"
 #include "tests/transports.h"
 #include "tests/world.h"
 
@@ -29,9 +30,18 @@ struct pair {
     struct tarn_client *lender, *peer;
     unsigned char *memory; /* of the window */
     bool shared;           /* it is tarn_window_alloc()'s */
+    void *lent;            /* the same memory, as the lender names it; a GPU's has another address */
     struct tarn_window *window;
     unsigned char *own; /* of the peer */
 };
+
+/* The stand-in lets the test look into a GPU's memory. */
+static void take_gpu_memory(struct pair *p)
+{
+    uint8_t handle[TARN_CUDA_HANDLE];
+    assert_int_equal(tarn_cuda_alloc(0, BYTES, &p->lent, handle), 0);
+    p->memory = tarn_standin_reach(0, p->lent, BYTES);
+}
 
 static int start_over(void **state, const char *transports, bool shared)
 {
@@ -42,17 +52,21 @@ static int start_over(void **state, const char *transports, bool shared)
     p->w = w;
     p->lender = world_client(p->w, NULL);
     p->peer = world_client(p->w, transports);
-    if (shared)
+    if (!strcmp(transports, "cuda_ipc"))
+        take_gpu_memory(p);
+    else if (shared)
         assert_int_equal(tarn_window_alloc(BYTES, 0, (void **)&p->memory), 0);
     else
         p->memory = malloc(BYTES);
     p->shared = shared;
+    if (!p->lent)
+        p->lent = p->memory;
     p->own = malloc(BYTES);
     for (size_t i = 0; i < BYTES; i++) {
         p->memory[i] = (unsigned char)(i * 7 + i / 251);
         p->own[i] = (unsigned char)(i * 13 + 5);
     }
-    assert_int_equal(tarn_window_new(p->lender, p->memory, BYTES, &p->window), 0);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, BYTES, &p->window), 0);
     *state = p;
     return 0;
 }
@@ -67,6 +81,11 @@ static int start_shm(void **state)
     return start_over(state, "shm", true);
 }
 
+static int start_gpu(void **state)
+{
+    return start_over(state, "cuda_ipc", false);
+}
+
 static int start_rdma(void **state)
 {
     return start_over(state, "rdma", true);
@@ -78,7 +97,9 @@ static int stop(void **state)
     void *w = p->w;
     tarn_close(p->peer);
     tarn_close(p->lender);
-    if (p->shared)
+    if (p->lent != p->memory)
+        tarn_cuda_free(0, p->lent);
+    else if (p->shared)
         tarn_window_free(p->memory);
     else
         free(p->memory);
@@ -490,7 +511,7 @@ static void leases_have_names(void **state)
     struct tarn_client *c = world_client(p->w, NULL);
     tarn_close(p->lender);
     p->lender = c;
-    assert_int_equal(tarn_window_new(c, p->memory, BYTES, &p->window), 0);
+    assert_int_equal(tarn_window_new(c, p->lent, BYTES, &p->window), 0);
     struct tarn_lease *l = named(p, "kv.decode-0"), *other = lease(p, NULL, 0, 0);
     assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
     assert_int_equal(move(r, true, p->own, 100, 0), 0);
@@ -659,18 +680,18 @@ static void windows_come_and_go(void **state)
     struct tarn_window *more[TARN_WINDOWS_MAX], *w;
     uint32_t n = 0;
     int rc;
-    while ((rc = tarn_window_new(p->lender, p->memory, 4096, &more[n])) == 0)
+    while ((rc = tarn_window_new(p->lender, p->lent, 4096, &more[n])) == 0)
         n++;
     assert_int_equal(rc, TARN_E_BUSY);
     assert_int_equal(n, TARN_WINDOWS_MAX - 1);
     assert_int_equal(tarn_window_close(more[7], 0), 0);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, 4096, &w), 0);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, 4096, &w), 0);
     more[7] = w;
     while (n-- > 0)
         assert_int_equal(tarn_window_close(more[n], 0), 0);
     assert_int_equal(tarn_window_new(p->lender, NULL, 4096, &w), TARN_E_INVALID);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, 0, &w), TARN_E_INVALID);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, UINT64_MAX, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, 0, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, UINT64_MAX, &w), TARN_E_INVALID);
 }
 
 static int mapped(const char *what)
@@ -787,17 +808,24 @@ static void skipped(void **state)
     T(a_full_queue_loses_nothing) \
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
-    T(windows_come_and_go) T(closed_windows_are_unmapped) T(connections_that_break) T(the_lender_is_gone)
+    T(windows_come_and_go) \
+    T(connections_that_break) \
+    T(the_lender_is_gone)
+#define HOST_TESTS(T) T(closed_windows_are_unmapped)
 #define TCP(test) {"tcp: " #test, test, start, stop, NULL},
 #define SHM(test) {"shm: " #test, test, start_shm, stop, NULL},
+#define GPU(test) {"cuda_ipc: " #test, test, start_gpu, stop, NULL},
 #define RDMA(test) {"rdma: " #test, test, start_rdma, stop, NULL},
 
 /* "rdma": over that alone. */
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {TESTS(TCP) TESTS(SHM)}, rdma[] = {TESTS(RDMA)},
+    const struct CMUnitTest tests[] = {TESTS(TCP) HOST_TESTS(TCP) TESTS(SHM) HOST_TESTS(SHM)},
+                            gpu[] = {TESTS(GPU)}, rdma[] = {TESTS(RDMA) HOST_TESTS(RDMA)},
                             no_rdma[] = {cmocka_unit_test(skipped)};
     int failed = argc > 1 && !strcmp(argv[1], "rdma") ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
+    if (tarn_standin_reach && argc == 1)
+        failed += cmocka_run_group_tests(gpu, NULL, NULL);
     return failed + (find_transport("rdma")->probe() ? cmocka_run_group_tests(no_rdma, NULL, NULL)
                                                      : cmocka_run_group_tests(rdma, NULL, NULL));
 }
