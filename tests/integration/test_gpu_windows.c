@@ -27,7 +27,7 @@ enum { BYTES = 4 << 20, SHIFT = 4096, ROOM = BYTES + 2 * SHIFT };
 
 static const struct world_plan plan = {.nodes = 0};
 
-/* What the lender says: its descriptor, and the answer to each order. */
+/* What the lender says first. Then it answers each order. */
 struct told {
     char text[TARN_DESCRIPTOR_MAX];
 };
@@ -39,6 +39,7 @@ struct scene {
     int orders, answers; /* pipes */
     struct tarn_client *peer;
     struct tarn_reach *reach;
+    struct told told;
 };
 
 static uint8_t byte_at(size_t i)
@@ -162,11 +163,10 @@ static int stop(void **state)
 
 static void reach(struct scene *s)
 {
-    struct told told;
     devices_need(1);
     s->peer = world_client(s->w, "cuda_ipc");
-    assert_int_equal(read(s->answers, &told, sizeof(told)), sizeof(told));
-    if (tarn_reach(s->peer, told.text, 0, &s->reach))
+    assert_int_equal(read(s->answers, &s->told, sizeof(s->told)), sizeof(s->told));
+    if (tarn_reach(s->peer, s->told.text, 0, &s->reach))
         fail_msg("reach: %s", tarn_last_error());
     assert_int_equal(tarn_reach_bytes(s->reach), LEASED);
 }
@@ -265,6 +265,42 @@ static void memory_that_cannot_be_lent(void **state)
     device_close(d);
 }
 
+static void peers_without_cuda_ipc(void **state)
+{
+    struct scene *s = *state;
+    uint8_t byte = 0;
+    const struct tarn_piece piece = {.addr = &byte, .bytes = 1};
+    struct tarn_move m = {.pieces = &piece, .npieces = 1};
+    reach(s);
+    tarn_reach_free(s->reach);
+    tarn_close(s->peer);
+    s->peer = world_client(s->w, "tcp");
+    assert_int_equal(tarn_reach(s->peer, s->told.text, 0, &s->reach), 0);
+    assert_int_equal(tarn_read(s->reach, &m, 1, NULL), TARN_E_NOT_REACHABLE);
+    assert_non_null(strstr(tarn_last_error(), "memory of a GPU"));
+    assert_int_equal(tarn_write(s->reach, &m, 1, NULL), TARN_E_NOT_REACHABLE);
+}
+
+/* The GPU cannot be used, then it can. */
+static void a_handle_that_does_not_open(void **state)
+{
+    struct scene *s = *state;
+    uint8_t bytes[LEASED % 1000];
+    const struct tarn_piece piece = {.addr = bytes, .bytes = sizeof(bytes)};
+    struct tarn_move m = {.pieces = &piece, .npieces = 1};
+    if (!tarn_standin_fail)
+        harness_skip("gpu", "only the stand-in can be told to fail");
+    reach(s);
+    tarn_standin_fail("open:*");
+    int rc = tarn_read(s->reach, &m, 1, NULL);
+    tarn_standin_fail(NULL);
+    assert_int_not_equal(rc, 0);
+    assert_non_null(strstr(tarn_last_error(), "open"));
+    HARNESS_UNTIL(tarn_read(s->reach, &m, 1, NULL) == 0, 10000);
+    assert_int_equal(bytes[0], byte_at(SHIFT + runs[0].offset));
+    assert_int_equal(lender_says(s, RECALL, 0), 0);
+}
+
 /* --- copies that take long, and copies that fail ------------------------------------------------ */
 
 /* Lender and peer in this process. */
@@ -282,8 +318,6 @@ static void both_begin(struct scene *s, struct both *b)
 {
     const struct tarn_lease_options writable = {.size = sizeof(writable), .flags = TARN_LEASE_WRITE};
     char text[TARN_DESCRIPTOR_MAX];
-    if (!tarn_standin_delay)
-        harness_skip("gpu", "only the stand-in's copies can be delayed");
     devices_need(1);
     b->lender = world_client(s->w, NULL);
     s->peer = world_client(s->w, "cuda_ipc");
@@ -326,6 +360,8 @@ static void a_recall_waits_for_copies(void **state)
     struct tarn_completion done;
     struct both b = {.lease = NULL};
     tarn_op op;
+    if (!tarn_standin_delay)
+        harness_skip("gpu", "only the stand-in's copies can be delayed");
     both_begin(s, &b);
     device_set(b.d, b.own, 0x77, BYTES);
     tarn_standin_delay(1000000);
@@ -341,10 +377,39 @@ static void a_recall_waits_for_copies(void **state)
     both_end(&b);
 }
 
+/* Each window has the index of the one before, and memory of its own. */
+static void one_allocation_after_the_other(void **state)
+{
+    struct scene *s = *state;
+    struct both b = {.lease = NULL};
+    both_begin(s, &b);
+    for (int i = 0; i < 5; i++) {
+        char text[TARN_DESCRIPTOR_MAX];
+        uint8_t *memory = device_alloc(b.d, BYTES + SHIFT);
+        device_set(b.d, memory, (uint8_t)(i + 1), BYTES + SHIFT);
+        assert_int_equal(tarn_window_close(b.window, 0), 0);
+        assert_int_equal(tarn_window_new(b.lender, memory + SHIFT, BYTES, &b.window), 0);
+        assert_int_equal(tarn_lease(b.window, NULL, 0, NULL, &b.lease), 0);
+        assert_int_equal(tarn_lease_descriptor(b.lease, text), 0);
+        tarn_reach_free(s->reach);
+        assert_int_equal(tarn_reach(s->peer, text, 0, &s->reach), 0);
+        for (int k = 0; k < 2; k++) {
+            device_set(b.d, b.own, 0, BYTES);
+            assert_int_equal(tarn_read(s->reach, &b.move, 1, NULL), 0);
+            device_expect(b.d, b.own, (uint8_t)(i + 1), BYTES);
+        }
+        device_drop(b.d, b.memory);
+        b.memory = memory;
+    }
+    both_end(&b);
+}
+
 static void copies_that_fail(void **state)
 {
     struct scene *s = *state;
     struct both b = {.lease = NULL};
+    if (!tarn_standin_fail)
+        harness_skip("gpu", "only the stand-in can be told to fail");
     both_begin(s, &b);
     tarn_standin_fail("copy:*");
     assert_int_not_equal(tarn_write(s->reach, &b.move, 1, NULL), 0);
@@ -359,8 +424,11 @@ static void copies_that_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(with_memory_of_the_host),    TEST(with_memory_of_the_same_gpu), TEST(with_memory_of_another_gpu),
-        TEST(memory_that_cannot_be_lent), TEST(a_recall_waits_for_copies),   TEST(copies_that_fail),
+        TEST(with_memory_of_the_host),    TEST(with_memory_of_the_same_gpu),
+        TEST(with_memory_of_another_gpu), TEST(memory_that_cannot_be_lent),
+        TEST(peers_without_cuda_ipc),     TEST(a_handle_that_does_not_open),
+        TEST(a_recall_waits_for_copies),  TEST(one_allocation_after_the_other),
+        TEST(copies_that_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
