@@ -98,7 +98,7 @@ tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connect
 .PHONY: all tests plugins man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) plugins $(soak) $(B)/tests/tarn
+tests: $(tests) plugins $(soak) $(B)/tests/tarn $(B)/tests/lender
 plugins: $(tcpx_plugins) $(tcpx_programs)
 
 # What objects are compiled with, in a file that changes only when this does. WERROR and the compiler's name are no part
@@ -183,6 +183,10 @@ $(tests): | $(tcpx_plugins)
 # Its clients send what they connect to nodes through relays (tests/router.h).
 $(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(test_libs)
 	$(link_test)
+
+# Lends windows for the tests of the tarn command.
+$(B)/tests/lender: $(call obj,tests/integration/lender.c) $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB)
 
 tcpx_objs := $(call obj,$(addprefix tests/tcpx/,comm.c gpu.c options.c receive.c send.c setup.c))
 tcpx_out  := $(B)/tests/tcpx
@@ -280,14 +284,15 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # These measure times, of which a sanitizer's build says nothing.
-not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed)
-# Works in handlers of page faults, which ThreadSanitizer delivers too late.
+not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh
+# ThreadSanitizer delivers page faults too late for the handlers of the one, and the other looks at memory while it is
+# written.
 ifneq ($(findstring thread,$(SANITIZE)),)
-not_sanitized += $(B)/tests/test_store_rules
+not_sanitized += $(B)/tests/test_store_rules $(B)/tests/test_window_rules
 endif
 # The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
 check-tests: all tests $(py_if_possible)
-	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests)) $(scripts))
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests

@@ -111,6 +111,12 @@ int tarn_directory_name(struct tarn_directory *d, struct tarn_window_name *names
 int tarn_directory_named(struct tarn_directory *d, const char *name, uint64_t deadline_ns,
                          struct tarn_cancel *cancel, char text[TARN_DESCRIPTOR_TEXT]);
 
+/* Names that match the glob (NULL: all), in no order; one may be seen twice or not at all when it comes or
+ * goes meanwhile. The text is as it is in Redis, "" if it is no text. left_ms: until the name expires. */
+typedef int (*tarn_window_name_fn)(void *arg, const char *name, const char *text, uint64_t left_ms);
+int tarn_directory_names(struct tarn_directory *d, const char *match, uint64_t deadline_ns,
+                         struct tarn_cancel *cancel, tarn_window_name_fn fn, void *arg);
+
 /* --- readers ------------------------------------------------------------------------------------ */
 
 /*

@@ -59,6 +59,7 @@ LAYERS = {
 }
 # One file may know more than its folder.
 BESIDES = {
+    "client/cli/cli_windows.c": r"client/window/descriptor\.h",
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/window/lender\.h",

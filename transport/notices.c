@@ -72,15 +72,17 @@ int tarn_notices_push(struct tarn_notice_ring *ring, int bell, const struct tarn
     return 0;
 }
 
-bool tarn_notices_ready(const struct tarn_notice_ring *ring, uint64_t n)
+bool tarn_notices_peek(const struct tarn_notice_ring *ring, uint64_t n, struct tarn_notice *out)
 {
-    return atomic_load(&ring->place[n % TARN_NOTICES].turn) == n + 1;
-}
-
-void tarn_notices_pop(struct tarn_notice_ring *ring, uint64_t n, struct tarn_notice *out)
-{
+    if (atomic_load(&ring->place[n % TARN_NOTICES].turn) != n + 1)
+        return false;
     *out = ring->place[n % TARN_NOTICES].notice;
     if (out->bytes > sizeof(out->data))
         out->bytes = sizeof(out->data);
+    return true;
+}
+
+void tarn_notices_pop(struct tarn_notice_ring *ring, uint64_t n)
+{
     atomic_store(&ring->place[n % TARN_NOTICES].turn, n + TARN_NOTICES);
 }

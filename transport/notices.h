@@ -45,9 +45,9 @@ struct tarn_notice_ring {
 int tarn_notices_new(struct tarn_notice_ring **ring_p, int *fd_p);
 /* Tells of that work of a lease, whose bytes are in place. AGAIN, without a sentence: the ring is full. */
 int tarn_notices_push(struct tarn_notice_ring *ring, int bell, const struct tarn_work *w);
-/* Is number n there? */
-bool tarn_notices_ready(const struct tarn_notice_ring *ring, uint64_t n);
-/* Copies it, and frees its place. */
-void tarn_notices_pop(struct tarn_notice_ring *ring, uint64_t n, struct tarn_notice *out);
+/* Copies number n, if it is there. */
+bool tarn_notices_peek(const struct tarn_notice_ring *ring, uint64_t n, struct tarn_notice *out);
+/* Frees its place. */
+void tarn_notices_pop(struct tarn_notice_ring *ring, uint64_t n);
 
 #endif

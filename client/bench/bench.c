@@ -19,8 +19,8 @@ struct config {
 static const struct tarn_option options[] = {
     {"quick", 0, TARN_OPT_BOOL, offsetof(struct config, quick), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Fewer rounds: for a first look, not for figures to keep."},
-    {"seconds", 0, TARN_OPT_INT, offsetof(struct config, seconds), "6", 1, 3600, "S", TARN_OPT_FLAG_ONLY,
-     "Longest time for a row whose ratio does not settle."},
+    {"seconds", 0, TARN_OPT_INT, offsetof(struct config, seconds), "6", 0, 3600, "S", TARN_OPT_FLAG_ONLY,
+     "Longest time for a row whose ratio does not settle; 0: as few rounds as there can be."},
     {"json-dir", 0, TARN_OPT_STRING, offsetof(struct config, json_dir), "build/bench", 0, 0, "DIR",
      TARN_OPT_FLAG_ONLY, "Where each group's rows go, as GROUP.json."},
     {"devices", 0, TARN_OPT_STRING, offsetof(struct config, devices), NULL, 0, 0, "LIST", TARN_OPT_FLAG_ONLY,

@@ -10,6 +10,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/cli_keys.h"
 #include "client/cli/cli_text.h"
+#include "client/cli/cli_windows.h"
 
 #define BATCH 256 /* keys in one request to nodes */
 
@@ -77,13 +78,15 @@ static void format_age(uint64_t born_ms, char out[16])
 
 struct ls_config {
     struct cli_common common;
-    bool details;
+    bool details, windows;
 };
 
 static const struct tarn_option ls_options[] = {
     CLI_COMMON_OPTIONS,
     CLI_FLAG("long", 'l', offsetof(struct ls_config, details),
-             "Show size, type, age, pin and place as well."),
+             "Show size, type, age, pin and place as well; of windows what their entries tell."),
+    CLI_FLAG("windows", 'w', offsetof(struct ls_config, windows),
+             "List the names of leases that clients lend, instead of keys."),
 };
 
 struct listing {
@@ -179,16 +182,11 @@ static int print_listing(struct listing *l)
     return cli_print(&out);
 }
 
-static int run_ls(struct cli *c, const void *config)
+static int list_keys(struct cli *c, const char *glob, bool details)
 {
-    const struct ls_config *o = config;
-    struct listing l = {.details = o->details, .json = c->common->json};
-    int rc = cli_want_args(c, 0, 1, "GLOB");
+    struct listing l = {.details = details, .json = c->common->json};
+    int rc = tarn_list(c->client, glob, cli_timeout(c, 0), add_row, &l);
 
-    if (rc == 0)
-        rc = cli_connect(c);
-    if (rc == 0)
-        rc = tarn_list(c->client, c->nargs ? c->args[0] : NULL, cli_timeout(c, 0), add_row, &l);
     if (rc == 0) {
         cli_keys_sort(&l.keys);
         for (size_t i = 0; (l.details || l.json) && i < l.keys.n; i += BATCH)
@@ -199,16 +197,34 @@ static int run_ls(struct cli *c, const void *config)
     return rc;
 }
 
+static int run_ls(struct cli *c, const void *config)
+{
+    const struct ls_config *o = config;
+    const char *glob = c->nargs ? c->args[0] : NULL;
+    int rc = cli_want_args(c, 0, 1, "GLOB");
+
+    if (rc == 0)
+        rc = cli_connect(c);
+    if (rc != 0)
+        return rc;
+    return o->windows ? cli_windows_list(c, glob, o->details) : list_keys(c, glob, o->details);
+}
+
 static const struct tarn_program ls_program = {
     .name = "tarn ls",
     .arguments = "[GLOB]",
-    .brief = "list the keys of stored tensors",
+    .brief = "list the keys of stored tensors, or the names of windows",
     .description =
         "Lists all keys, or those whose text matches the glob (* ? [a-z], \\ before one of them means the "
         "character itself). PIN: yes, the time after which it ends, - when there is none, ? when no node "
-        "could be asked.",
+        "could be asked. With --windows: names of leases as they are in Redis. No lender is asked, so a "
+        "lease "
+        "may have ended. TTL: the name expires then unless its node refreshes it. ? stands for what the "
+        "entry "
+        "does not tell.",
     .examples = "tarn ls\n"
-                "tarn ls 'model/*.weight' -l\n",
+                "tarn ls 'model/*.weight' -l\n"
+                "tarn ls --windows -l\n",
     CLI_OPTIONS(ls_options),
 };
 

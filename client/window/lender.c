@@ -167,37 +167,37 @@ static int command_enter(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_lender *l = lender_of(c->host);
     const struct tarn_host_transport *t;
-    static struct tarn_attach a; /* large; one thread uses it */
+    struct tarn_attach *a = &l->entry;
     struct tarn_lent_visitor v;
     (void)n;
-    a.link = 0;
-    a.write = !strcasecmp(args[2]->str, "w");
-    a.local = c->local;
-    a.session = c->session->id;
-    int rc = tarn_session_attached(c->session, args[1]->str, a.write, &t);
+    a->link = 0;
+    a->write = !strcasecmp(args[2]->str, "w");
+    a->local = c->local;
+    a->session = c->session->id;
+    int rc = tarn_session_attached(c->session, args[1]->str, a->write, &t);
     if (!rc)
-        rc = visitor(&v, a.session, args + 3);
+        rc = visitor(&v, a->session, args + 3);
     if (!rc)
-        rc = tarn_arg_u64(args[6], "link", 16, UINT64_MAX, &a.link);
+        rc = tarn_arg_u64(args[6], "link", 16, UINT64_MAX, &a->link);
     if (rc)
         return rc;
-    a.ring_fd = -1;
-    a.bell_fd = l->lent.bell;
-    v.write = a.write;
+    a->ring_fd = -1;
+    a->bell_fd = l->lent.bell;
+    v.write = a->write;
     v.keys = t->ops->caps & TARN_CAP_KEYS;
     rc = tarn_lent_enter(&l->lent, &v);
-    if (!rc && a.write && (t->ops->caps & TARN_CAP_SAME_HOST))
-        rc = tarn_lent_ring_of(&l->lent, a.session, &a.ring_fd);
+    if (!rc && a->write && (t->ops->caps & TARN_CAP_SAME_HOST))
+        rc = tarn_lent_ring_of(&l->lent, a->session, &a->ring_fd);
     if (!rc && !t->ops->serves(t->half, v.window))
         rc = tarn_fail(TARN_E_NOT_REACHABLE, "ENTER %s: does not reach window %u", args[1]->str, v.window);
     if (!rc)
-        rc = t->ops->enter(t->half, v.window, &a);
+        rc = t->ops->enter(t->half, v.window, a);
     if (rc)
         return rc;
-    tarn_conn_send_fds(c, &a);
+    tarn_conn_send_fds(c, a);
     tarn_resp_add_array(&c->out, 3);
-    tarn_resp_add_string(&c->out, a.text, strlen(a.text));
-    tarn_resp_add_integer(&c->out, a.nfds);
+    tarn_resp_add_string(&c->out, a->text, strlen(a->text));
+    tarn_resp_add_integer(&c->out, a->nfds);
     tarn_resp_add_integer(&c->out, (int64_t)v.pass);
     return 0;
 }

@@ -25,6 +25,7 @@ struct tarn_lender {
     pthread_t thread;
     bool started;
     struct tarn_watch *tick, *bell;
+    struct tarn_attach entry; /* the thread's, for ENTER: too large for its stack */
 };
 
 /* Runs fn(l, arg) on the lender's thread and waits for it; there nothing of the lender changes meanwhile. */

@@ -344,7 +344,7 @@ static pid_t marked_by(const struct tarn_lent *l, const struct tarn_lease *lease
 
 static int busy(const struct tarn_lease *lease, pid_t pid)
 {
-    if (lease->pins)
+    if (!pid)
         return tarn_fail(TARN_E_BUSY, "lease %u: a transfer of this lender has not ended: recall again",
                          lease->slot);
     return tarn_fail(TARN_E_BUSY,
@@ -369,7 +369,7 @@ static int await_quiet(struct tarn_lent *l, const struct tarn_lease *lease, uint
         bool end_early = canceled(l, cancel);
         pid_t pid = marked_by(l, lease);
         uint64_t now = tarn_now_ns(), look = now + LOOK_NS;
-        if (!pid && !lease->pins)
+        if (!pid && !lease->pins && !lease->waiters)
             return 0;
         if (end_early)
             return tarn_cancel_fail();

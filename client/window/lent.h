@@ -80,7 +80,7 @@ struct tarn_lease {
     uint32_t slot;
     uint64_t gen, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
-    uint32_t pins;
+    uint32_t pins, waiters; /* waiters: threads in tarn_expect() */
     struct tarn_lent_writer *writers;
     struct tarn_runs runs; /* addresses in this process */
 };

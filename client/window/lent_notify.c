@@ -43,9 +43,9 @@ void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *leas
         take(w, n, NULL);
 }
 
-/* 0, AGAIN, STALE, AUTH, NO_MEMORY, without a sentence. */
+/* 0, AGAIN if `most` wait already, STALE, AUTH, NO_MEMORY, without a sentence. */
 static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
-               const struct tarn_notify *n)
+               const struct tarn_notify *n, uint32_t most)
 {
     struct tarn_lease *lease = tarn_lent_find(l, window, slot, gen);
     const struct tarn_window_grant *g = lease ? tarn_lent_grant_of(lease->window, session) : NULL;
@@ -54,7 +54,7 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
         return TARN_E_STALE;
     if (!g || !g->write || !writer || n->bytes > TARN_NOTIFY_MAX)
         return TARN_E_AUTH;
-    if (lease->window->nnotices == TARN_LENT_NOTICES)
+    if (lease->window->nnotices >= most)
         return TARN_E_AGAIN;
     struct tarn_lent_notice *notice = calloc(1, sizeof(*notice));
     if (!notice)
@@ -72,22 +72,17 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
 
 /* --- rings -------------------------------------------------------------------------------------- */
 
-/* Is there room for whatever the ring has next? Its window is not known before the pop. */
-static bool room(const struct tarn_lent *l)
-{
-    for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
-        if (l->windows[i] && l->windows[i]->nnotices == TARN_LENT_NOTICES)
-            return false;
-    return true;
-}
-
-static void drain(struct tarn_lent *l, struct tarn_lent_ring *r)
+/* Moves what the ring has to its windows' queues. One that finds its queue full stays, with those behind it;
+ * `last`: none stays, for the ring is about to go. */
+static void drain(struct tarn_lent *l, struct tarn_lent_ring *r, bool last)
 {
     struct tarn_notice got;
-    while (tarn_notices_ready(r->ring, r->at) && room(l)) {
-        tarn_notices_pop(r->ring, r->at++, &got);
+    while (tarn_notices_peek(r->ring, r->at, &got)) {
         const struct tarn_notify n = {.tag = got.tag, .data = got.data, .bytes = got.bytes};
-        add(l, r->session, got.window, got.slot, got.gen, &n);
+        int rc = add(l, r->session, got.window, got.slot, got.gen, &n, last ? UINT32_MAX : TARN_LENT_NOTICES);
+        if (!last && (rc == TARN_E_AGAIN || rc == TARN_E_NO_MEMORY))
+            return;
+        tarn_notices_pop(r->ring, r->at++);
     }
 }
 
@@ -95,7 +90,7 @@ static void drain_all(struct tarn_lent *l)
 {
     struct tarn_lent_ring *r;
     LL_FOREACH (l->rings, r)
-        drain(l, r);
+        drain(l, r, false);
 }
 
 /* rung: pushes need not ring, for somebody looks. */
@@ -147,7 +142,7 @@ void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session)
     LL_SEARCH_SCALAR(l->rings, r, session, session);
     if (!r)
         return;
-    drain(l, r);
+    drain(l, r, true);
     LL_DELETE(l->rings, r);
     munmap(r->ring, sizeof(*r->ring));
     close(r->fd);
@@ -161,7 +156,7 @@ int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uin
 {
     pthread_mutex_lock(&l->lock);
     drain_all(l); /* the same writer's earlier ones */
-    int rc = add(l, session, window, slot, gen, n);
+    int rc = add(l, session, window, slot, gen, n, TARN_LENT_NOTICES);
     pthread_mutex_unlock(&l->lock);
     return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)
            : rc ? tarn_fail(rc, "window %u lease %u: notification: %s", window, slot, tarn_strerror(rc))
@@ -251,10 +246,14 @@ static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cance
     struct tarn_lent *l = w->lent;
     uint64_t until = tarn_now_ns() + SPIN_NS;
     pthread_mutex_lock(&l->lock);
+    if (w->lease)
+        w->lease->waiters++;
     int rc = l->rings ? spin(w, until < deadline_ns ? until : deadline_ns) : TARN_E_AGAIN;
     while (rc == TARN_E_AGAIN && (rc = look(w)) == TARN_E_AGAIN)
         if (!tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
             rc = tarn_canceled(cancel) ? tarn_cancel_fail() : TARN_E_TIMEOUT;
+    if (w->lease && --w->lease->waiters == 0)
+        pthread_cond_broadcast(&l->unpinned); /* who recalls it frees it */
     pthread_mutex_unlock(&l->lock);
     return rc;
 }
@@ -271,11 +270,11 @@ int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag
                      uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     const struct waiter w = {.lent = l, .window = lease->window, .lease = lease, .tag = tag, .n = n};
+    const uint32_t window = w.window->index, slot = lease->slot; /* the lease may be freed when it returns */
     int rc = await(&w, deadline_ns, cancel);
-    return rc == TARN_E_TIMEOUT
-               ? tarn_fail(
-                     rc,
+    if (rc != TARN_E_TIMEOUT)
+        return rc;
+    return tarn_fail(rc,
                      "window %u lease %u: %u notifications with tag %llu have not come in time: wait longer",
-                     lease->window->index, lease->slot, n, (unsigned long long)tag)
-               : rc;
+                     window, slot, n, (unsigned long long)tag);
 }

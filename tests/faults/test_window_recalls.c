@@ -16,7 +16,6 @@
 
 #include <cmocka.h>
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -219,10 +218,8 @@ static void lend(struct lender *l, uint64_t transfers)
     for (uint32_t i = 1; i < AREAS; i++)
         grant(l, i);
     while (goes_on(l, transfers)) {
-        if (atomic_load(&l->board->done) < next) {
-            sched_yield();
+        if (atomic_load(&l->board->done) < next)
             continue;
-        }
         uint64_t x = random64(&l->seed);
         uint32_t i = (uint32_t)(x % AREAS);
         next = atomic_load(&l->board->done) + (x >> 32) % 200;

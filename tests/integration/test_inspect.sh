@@ -11,9 +11,15 @@ for p in redis-server redis-cli; do
     command -v $p >/dev/null || { echo "SKIP: redis: no $p in PATH"; exit 77; }
 done
 dir=$(mktemp -d)
-node= redis=
+node= redis= lender=
+end_lender()
+{
+    [ -z "$lender" ] || { kill "$lender" && wait "$lender" || :; }
+    lender=
+}
 cleanup()
 {
+    end_lender
     [ -z "$node" ] || { kill "$node" && wait "$node" || :; }
     [ -z "$redis" ] || { kill "$redis" && wait "$redis" || :; }
     rm -rf "$dir"
@@ -69,6 +75,18 @@ head -c 24 /dev/zero >"$dir/w"
 "$build/tarn" put "$dir/w" --key model/layer0.w --dtype f32 --shape 2,3 --quiet
 "$build/tarn" put "$dir/w" --key other --quiet
 
+# start_lender: sets lender (pid). It lends a window as a client, with a lease named kv.
+start_lender()
+{
+    rm -f "$dir/in" "$dir/lends"
+    mkfifo "$dir/in" "$dir/lends"
+    "$build/tests/lender" r 4096 0 kv <"$dir/in" >"$dir/lends" &
+    lender=$!
+    exec 3>"$dir/in"
+    read -r _ <"$dir/lends" || { echo "nothing is lent"; exit 1; }
+}
+start_lender
+
 # Lines "shows<TAB>text" and "run<TAB>command", in order.
 awk '/^<!-- shows: / { sub(/^<!-- shows: /, ""); sub(/ -->$/, ""); print "shows\t" $0 }
      /^```/ { inside = ($0 == "```sh"); next }
@@ -98,6 +116,9 @@ while IFS=$tab read -r what text; do
     fi
 done <"$dir/steps"
 check_group
+"$build/tarn" ls --windows >"$dir/out" 2>&1 && grep -qx kv "$dir/out" || { echo "ls --windows"; cat "$dir/out"; failed=1; }
+end_lender
+exec 3>&-
 
 # --- the rights of node and client ------------------------------------------------------------------
 

@@ -18,146 +18,27 @@
 #include <tarn/window.h>
 
 #include "client/client.h"
-#include "client/window/lent.h"
+#include "client/window/lender.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/transports.h"
-#include "tests/world.h"
+#include "tests/window_pair.h"
 
-#define BYTES (1u << 20)
-
-struct pair {
-    struct world *w;
-    struct tarn_client *lender, *peer;
-    unsigned char *memory; /* of the window */
-    bool shared;           /* it is tarn_window_alloc()'s */
-    void *lent;            /* the same memory, as the lender names it; a GPU's has another address */
-    struct tarn_window *window;
-    unsigned char *own; /* of the peer */
-};
-
-/* The stand-in lets the test look into a GPU's memory. */
-static void take_gpu_memory(struct pair *p)
-{
-    uint8_t handle[TARN_CUDA_HANDLE];
-    assert_int_equal(tarn_cuda_alloc(0, BYTES, &p->lent, handle), 0);
-    p->memory = tarn_standin_reach(0, p->lent, BYTES);
-}
-
-static int start_over(void **state, const char *transports, bool shared)
-{
-    static const struct world_plan plan = {.nodes = 0};
-    struct pair *p = calloc(1, sizeof(*p));
-    void *w;
-    assert_int_equal(world_start(&w, &plan), 0);
-    p->w = w;
-    p->lender = world_client(p->w, NULL);
-    p->peer = world_client(p->w, transports);
-    if (!strcmp(transports, "cuda_ipc"))
-        take_gpu_memory(p);
-    else if (shared)
-        assert_int_equal(tarn_window_alloc(BYTES, 0, (void **)&p->memory), 0);
-    else
-        p->memory = malloc(BYTES);
-    p->shared = shared;
-    if (!p->lent)
-        p->lent = p->memory;
-    p->own = malloc(BYTES);
-    for (size_t i = 0; i < BYTES; i++) {
-        p->memory[i] = (unsigned char)(i * 7 + i / 251);
-        p->own[i] = (unsigned char)(i * 13 + 5);
-    }
-    assert_int_equal(tarn_window_new(p->lender, p->lent, BYTES, &p->window), 0);
-    *state = p;
-    return 0;
-}
-
-static int start(void **state)
-{
-    return start_over(state, "tcp", false);
-}
-
-static int start_shm(void **state)
-{
-    return start_over(state, "shm", true);
-}
-
-static int start_gpu(void **state)
-{
-    return start_over(state, "cuda_ipc", false);
-}
-
-static int start_rdma(void **state)
-{
-    return start_over(state, "rdma", true);
-}
-
-static int stop(void **state)
-{
-    struct pair *p = *state;
-    void *w = p->w;
-    tarn_close(p->peer);
-    tarn_close(p->lender);
-    if (p->lent != p->memory)
-        tarn_cuda_free(0, p->lent);
-    else if (p->shared)
-        tarn_window_free(p->memory);
-    else
-        free(p->memory);
-    free(p->own);
-    free(p);
-    return world_stop(&w);
-}
-
-static struct tarn_lease *lease(const struct pair *p, const struct tarn_run *runs, uint32_t n, uint32_t flags)
-{
-    const struct tarn_lease_options o = {.size = sizeof(o), .flags = flags};
-    struct tarn_lease *l;
-    if (tarn_lease(p->window, runs, n, &o, &l))
-        fail_msg("lease: %s", tarn_last_error());
-    return l;
-}
-
-static int try_reach(const struct pair *p, const struct tarn_lease *l, struct tarn_reach **r)
-{
-    char text[TARN_DESCRIPTOR_MAX];
-    assert_int_equal(tarn_lease_descriptor(l, text), 0);
-    return tarn_reach(p->peer, text, 0, r);
-}
-
-static struct tarn_reach *reach(const struct pair *p, const struct tarn_lease *l)
-{
-    struct tarn_reach *r;
-    if (try_reach(p, l, &r))
-        fail_msg("reach: %s", tarn_last_error());
-    return r;
-}
-
-static int move(struct tarn_reach *r, bool write, void *addr, uint64_t bytes, uint64_t offset)
-{
-    const struct tarn_piece piece = {.addr = addr, .bytes = bytes};
-    struct tarn_move m = {.pieces = &piece, .npieces = 1, .offset = offset};
-    int rc = write ? tarn_write(r, &m, 1, NULL) : tarn_read(r, &m, 1, NULL);
-    if (rc != TARN_E_INVALID && rc != TARN_E_AUTH)
-        assert_int_equal(m.status, rc);
-    if (getenv("WINDOW_TRACE") && rc)
-        print_message("%s: %d %s\n", write ? "write" : "read", rc, tarn_last_error());
-    return rc;
-}
+#define BYTES WINDOW_ROOM
 
 /* --- what a lease gives ------------------------------------------------------------------------- */
 
 static void reads_and_writes_the_whole_window(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     assert_int_equal(tarn_reach_bytes(r), BYTES);
     memset(p->own, 0, BYTES);
-    assert_int_equal(move(r, false, p->own, BYTES, 0), 0);
+    assert_int_equal(window_move(r, false, p->own, BYTES, 0), 0);
     assert_memory_equal(p->own, p->memory, BYTES);
     for (size_t i = 0; i < BYTES; i++)
         p->own[i] = (unsigned char)(i * 3 + 1);
-    assert_int_equal(move(r, true, p->own, BYTES, 0), 0);
+    assert_int_equal(window_move(r, true, p->own, BYTES, 0), 0);
     assert_memory_equal(p->own, p->memory, BYTES);
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
@@ -166,7 +47,7 @@ static void reads_and_writes_the_whole_window(void **state)
 /* Far runs of one size, pieces of another, and a part of the lease. */
 static void runs_and_pieces_of_any_size(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_run runs[] = {{.offset = 1000, .bytes = 100, .stride = 300, .count = 50},
                                     {.offset = 500000, .bytes = 7},
                                     {.offset = 500007, .bytes = 1},
@@ -177,8 +58,8 @@ static void runs_and_pieces_of_any_size(void **state)
         memcpy(flat + n, p->memory + 1000 + 300 * i, 100);
     memcpy(flat + n, p->memory + 500000, 8);
     memcpy(flat + n + 8, p->memory, 999);
-    struct tarn_lease *l = lease(p, runs, 4, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct tarn_lease *l = window_lease(p, runs, 4, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     assert_int_equal(tarn_reach_bytes(r), sizeof(flat));
     const struct tarn_piece pieces[] = {{.addr = got, .bytes = 33},
                                         {.addr = got + 33, .bytes = 11, .stride = 11, .count = 300},
@@ -203,9 +84,9 @@ static void runs_and_pieces_of_any_size(void **state)
 static void many_ranges_in_one_call(void **state)
 {
     enum { N = 300 };
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     struct tarn_piece pieces[N];
     struct tarn_move m[N];
     memset(m, 0, sizeof(m));
@@ -223,9 +104,9 @@ static void many_ranges_in_one_call(void **state)
 static void submitted_moves(void **state)
 {
     enum { N = 64 };
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     struct tarn_piece pieces[N];
     struct tarn_move m[N];
     struct tarn_completion done[N];
@@ -267,23 +148,23 @@ static void submitted_moves(void **state)
 
 static void ranges_outside_of_the_lease(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_run half = {.offset = 0, .bytes = BYTES / 2};
-    struct tarn_lease *l = lease(p, &half, 1, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
-    assert_int_equal(move(r, false, p->own, 1, BYTES / 2), TARN_E_SIZE);
-    assert_int_equal(move(r, false, p->own, BYTES / 2, 1), TARN_E_SIZE);
-    assert_int_equal(move(r, true, p->own, 2, UINT64_MAX), TARN_E_SIZE);
-    assert_int_equal(move(r, false, p->own, 0, BYTES / 2), 0);
-    assert_int_equal(move(r, true, p->own, 0, 0), 0);
-    assert_int_equal(move(r, false, p->own, 1, BYTES / 2 - 1), 0);
+    struct tarn_lease *l = window_lease(p, &half, 1, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
+    assert_int_equal(window_move(r, false, p->own, 1, BYTES / 2), TARN_E_SIZE);
+    assert_int_equal(window_move(r, false, p->own, BYTES / 2, 1), TARN_E_SIZE);
+    assert_int_equal(window_move(r, true, p->own, 2, UINT64_MAX), TARN_E_SIZE);
+    assert_int_equal(window_move(r, false, p->own, 0, BYTES / 2), 0);
+    assert_int_equal(window_move(r, true, p->own, 0, 0), 0);
+    assert_int_equal(window_move(r, false, p->own, 1, BYTES / 2 - 1), 0);
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
 static void runs_outside_of_the_window(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_run bad[] = {{.offset = BYTES, .bytes = 1},
                                    {.offset = 1, .bytes = BYTES},
                                    {.offset = UINT64_MAX, .bytes = 2},
@@ -299,14 +180,14 @@ static void runs_outside_of_the_window(void **state)
 
 static void a_lease_for_reading_is_not_written(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, 0);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, 0);
+    struct tarn_reach *r = window_reach(p, l);
     unsigned char before = p->memory[5];
     p->own[0] = (unsigned char)~before;
-    assert_int_equal(move(r, true, p->own, 1, 5), TARN_E_AUTH);
+    assert_int_equal(window_move(r, true, p->own, 1, 5), TARN_E_AUTH);
     assert_int_equal(p->memory[5], before);
-    assert_int_equal(move(r, false, p->own, 1, 5), 0);
+    assert_int_equal(window_move(r, false, p->own, 1, 5), 0);
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
 }
@@ -314,8 +195,8 @@ static void a_lease_for_reading_is_not_written(void **state)
 /* Any byte changed, and any length. */
 static void descriptors_that_were_cut_or_altered(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
     struct tarn_reach *r = NULL;
     char text[TARN_DESCRIPTOR_MAX], bad[2 * TARN_DESCRIPTOR_MAX];
     assert_int_equal(tarn_lease_descriptor(l, text), 0);
@@ -344,27 +225,27 @@ static void descriptors_that_were_cut_or_altered(void **state)
 
 static void nothing_goes_through_a_recalled_lease(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *old = reach(p, l), *r;
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *old = window_reach(p, l), *r;
     char text[TARN_DESCRIPTOR_MAX];
     assert_int_equal(tarn_lease_descriptor(l, text), 0);
-    assert_int_equal(move(old, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(old, true, p->own, 100, 0), 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     unsigned char before[100];
     memcpy(before, p->memory, 100);
     memset(p->own, 0x77, 100);
-    assert_int_equal(move(old, true, p->own, 100, 0), TARN_E_STALE);
-    assert_int_equal(move(old, false, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(window_move(old, true, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(window_move(old, false, p->own, 100, 0), TARN_E_STALE);
     assert_memory_equal(p->memory, before, 100);
     assert_int_equal(tarn_reach(p->peer, text, 0, &r), TARN_E_STALE);
     /* The next lease has the same slot. */
-    l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    r = reach(p, l);
-    assert_int_equal(move(old, true, p->own, 100, 0), TARN_E_STALE);
-    assert_int_equal(move(old, false, p->own, 0, 0), TARN_E_STALE);
+    l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    r = window_reach(p, l);
+    assert_int_equal(window_move(old, true, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(window_move(old, false, p->own, 0, 0), TARN_E_STALE);
     assert_memory_equal(p->memory, before, 100);
-    assert_int_equal(move(r, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(r, true, p->own, 100, 0), 0);
     tarn_reach_free(old);
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
@@ -372,21 +253,21 @@ static void nothing_goes_through_a_recalled_lease(void **state)
 
 static void a_lease_ends_by_its_time(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_lease_options o = {.size = sizeof(o), .flags = TARN_LEASE_WRITE, .ttl_ms = 200};
     struct tarn_lease *l;
     assert_int_equal(tarn_lease(p->window, NULL, 0, &o, &l), 0);
-    struct tarn_reach *r = reach(p, l);
-    HARNESS_UNTIL(move(r, true, p->own, 1, 0) == TARN_E_STALE, 5000);
+    struct tarn_reach *r = window_reach(p, l);
+    HARNESS_UNTIL(window_move(r, true, p->own, 1, 0) == TARN_E_STALE, 5000);
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
 /* A thread writes and reads all the time; leases end under it. What it writes says which lease it had. */
 struct writer {
-    struct pair *p;
+    struct window_pair *p;
     _Atomic(struct tarn_reach *) reach;
-    atomic_uint round;
+    atomic_uint round, done; /* done: the last round of which something was written */
     atomic_bool end;
     uint64_t written, stale, wrong;
 };
@@ -401,8 +282,10 @@ static void *write_always(void *arg)
         unsigned round = atomic_load(&wr->round);
         struct tarn_reach *r = atomic_load(&wr->reach);
         memset(buffer, (int)(round & 0xff), SPAN);
-        int rc = move(r, true, buffer, SPAN, 0);
+        int rc = window_move(r, true, buffer, SPAN, 0);
         wr->written += rc == 0;
+        if (rc == 0)
+            atomic_store(&wr->done, round);
         wr->stale += rc == TARN_E_STALE;
         wr->wrong += rc != 0 && rc != TARN_E_STALE;
     }
@@ -413,24 +296,24 @@ static void *write_always(void *arg)
 static void no_late_byte_after_a_recall(void **state)
 {
     enum { ROUNDS = 300 };
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_run run = {.bytes = SPAN};
     struct writer wr = {.p = p};
     struct tarn_reach *all[ROUNDS + 1];
-    struct tarn_lease *l = lease(p, &run, 1, TARN_LEASE_WRITE);
+    struct tarn_lease *l = window_lease(p, &run, 1, TARN_LEASE_WRITE);
     pthread_t thread;
-    all[0] = reach(p, l);
+    all[0] = window_reach(p, l);
     atomic_store(&wr.reach, all[0]);
     assert_int_equal(pthread_create(&thread, NULL, write_always, &wr), 0);
     for (unsigned i = 1; i <= ROUNDS; i++) {
-        HARNESS_UNTIL(p->memory[SPAN - 1] == (unsigned char)((i - 1) & 0xff) || i == 1, 10000);
+        HARNESS_UNTIL(atomic_load(&wr.done) == i - 1, 10000);
         assert_int_equal(tarn_recall(l, 0), 0);
         memset(p->memory, 0xee, SPAN); /* the memory is the lender's again */
         for (int k = 0; k < 20; k++)
             for (size_t b = 0; b < SPAN; b += 97)
                 assert_int_equal(p->memory[b], 0xee);
-        l = lease(p, &run, 1, TARN_LEASE_WRITE);
-        all[i] = reach(p, l);
+        l = window_lease(p, &run, 1, TARN_LEASE_WRITE);
+        all[i] = window_reach(p, l);
         atomic_store(&wr.round, i);
         atomic_store(&wr.reach, all[i]);
     }
@@ -446,21 +329,21 @@ static void no_late_byte_after_a_recall(void **state)
 /* Two leases of one window, written over the same links: what the end of one means for the other. */
 static void a_lease_ends_alone(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     const struct tarn_run low = {.bytes = 4096}, high = {.offset = 8192, .bytes = 4096};
-    struct tarn_lease *a = lease(p, &low, 1, TARN_LEASE_WRITE), *b;
-    struct tarn_reach *ra = reach(p, a), *rb;
+    struct tarn_lease *a = window_lease(p, &low, 1, TARN_LEASE_WRITE), *b;
+    struct tarn_reach *ra = window_reach(p, a), *rb;
     for (int written = 0; written < 3; written++) {
-        b = lease(p, &high, 1, TARN_LEASE_WRITE);
-        rb = reach(p, b);
-        assert_int_equal(move(ra, true, p->own, 4096, 0), 0);
+        b = window_lease(p, &high, 1, TARN_LEASE_WRITE);
+        rb = window_reach(p, b);
+        assert_int_equal(window_move(ra, true, p->own, 4096, 0), 0);
         for (int i = 0; i < written; i++)
-            assert_int_equal(move(rb, true, p->own, 4096, 0), 0);
+            assert_int_equal(window_move(rb, true, p->own, 4096, 0), 0);
         assert_int_equal(tarn_recall(b, 0), 0);
         memset(p->memory, 0xee, 16384);
-        assert_int_equal(move(rb, true, p->own, 4096, 0), TARN_E_STALE);
-        assert_int_equal(move(ra, true, p->own, 4096, 0), 0);
-        assert_int_equal(move(rb, true, p->own, 4096, 0), TARN_E_STALE);
+        assert_int_equal(window_move(rb, true, p->own, 4096, 0), TARN_E_STALE);
+        assert_int_equal(window_move(ra, true, p->own, 4096, 0), 0);
+        assert_int_equal(window_move(rb, true, p->own, 4096, 0), TARN_E_STALE);
         assert_memory_equal(p->memory, p->own, 4096);
         for (size_t i = 4096; i < 16384; i++)
             assert_int_equal(p->memory[i], 0xee);
@@ -473,13 +356,14 @@ static void a_lease_ends_alone(void **state)
 /* Keys are made void only for a lease that somebody may still write to: it has entered it, and not left. */
 static void who_has_left_is_not_cut_off(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *a = lease(p, NULL, 0, TARN_LEASE_WRITE), *b = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *ra = reach(p, a), *rb = reach(p, b), *again = reach(p, b);
+    struct window_pair *p = *state;
+    struct tarn_lease *a = window_lease(p, NULL, 0, TARN_LEASE_WRITE),
+                      *b = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *ra = window_reach(p, a), *rb = window_reach(p, b), *again = window_reach(p, b);
     bool keys = p->peer->transports[0]->caps & TARN_CAP_KEYS;
-    assert_int_equal(move(ra, true, p->own, 100, 0), 0);
-    assert_int_equal(move(rb, true, p->own, 100, 0), 0);
-    assert_int_equal(move(again, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(ra, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(rb, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(again, true, p->own, 100, 0), 0);
     tarn_reach_free(ra);
     HARNESS_UNTIL(!a->writers || a->writers->entered == 0, 5000);
     assert_int_equal(tarn_recall(a, 0), 0);
@@ -488,23 +372,31 @@ static void who_has_left_is_not_cut_off(void **state)
     assert_int_equal(tarn_recall(b, 0), 0);
     assert_int_equal(p->window->ends, keys);
     assert_int_equal(p->window->cut, keys);
-    assert_int_equal(move(again, true, p->own, 100, 0), TARN_E_STALE);
+    assert_int_equal(window_move(again, true, p->own, 100, 0), TARN_E_STALE);
     tarn_reach_free(again);
 }
 
 /* --- names -------------------------------------------------------------------------------------- */
 
-static struct tarn_lease *named(struct pair *p, const char *name)
+static struct tarn_lease *named(struct window_pair *p, const char *name)
 {
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
     if (tarn_lease_publish(l, name, 0, 0))
         fail_msg("publish: %s", tarn_last_error());
     return l;
 }
 
+static int named_status(const struct window_pair *p, const char *name)
+{
+    struct tarn_reach *r = NULL;
+    int rc = tarn_reach(p->peer, name, 0, &r);
+    tarn_reach_free(r);
+    return rc;
+}
+
 static void leases_have_names(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     struct tarn_reach *r;
     world_node(p->w, "node0");
     HARNESS_UNTIL(world_lists(p->w, "node0"), 5000);
@@ -512,50 +404,40 @@ static void leases_have_names(void **state)
     tarn_close(p->lender);
     p->lender = c;
     assert_int_equal(tarn_window_new(c, p->lent, BYTES, &p->window), 0);
-    struct tarn_lease *l = named(p, "kv.decode-0"), *other = lease(p, NULL, 0, 0);
+    struct tarn_lease *l = named(p, "kv.decode-0"), *other = window_lease(p, NULL, 0, 0);
     assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
-    assert_int_equal(move(r, true, p->own, 100, 0), 0);
+    assert_int_equal(window_move(r, true, p->own, 100, 0), 0);
     tarn_reach_free(r);
     assert_int_equal(tarn_lease_publish(other, "kv.decode-0", 0, 0), TARN_E_EXISTS);
     assert_int_equal(tarn_lease_publish(other, "no name", 0, 0), TARN_E_INVALID);
     assert_int_equal(tarn_reach(p->peer, "nobody", 0, &r), TARN_E_NOT_FOUND);
     /* It outlives the node's record by far, as the node writes it again. */
-    for (int i = 0; i < 3; i++) {
-        poll(NULL, 0, 1000);
-        assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
-        tarn_reach_free(r);
-    }
+    for (uint64_t until = harness_now_ms() + 3000; harness_now_ms() < until;)
+        assert_int_equal(named_status(p, "kv.decode-0"), 0);
     assert_int_equal(tarn_lease_publish(other, "short", 300, 0), 0);
-    HARNESS_UNTIL(tarn_reach(p->peer, "short", 0, &r) == TARN_E_NOT_FOUND, 20000);
+    HARNESS_UNTIL(named_status(p, "short") == TARN_E_NOT_FOUND, 20000);
     assert_int_equal(tarn_recall(other, 0), 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), TARN_E_STALE);
     tarn_close(p->lender);
     p->lender = NULL;
-    HARNESS_UNTIL(tarn_reach(p->peer, "kv.decode-0", 0, &r) == TARN_E_NOT_FOUND, 20000);
+    HARNESS_UNTIL(named_status(p, "kv.decode-0") == TARN_E_NOT_FOUND, 20000);
 }
 
 /* --- notifications ------------------------------------------------------------------------------ */
 
-static int tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t tag, const char *data)
-{
-    const struct tarn_notify notify = {.tag = tag, .data = data, .bytes = (uint32_t)strlen(data)};
-    const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
-    return tarn_write(r, m, n, &o);
-}
-
 static void a_write_tells(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     const struct tarn_piece piece = {.addr = p->own, .bytes = BYTES};
     struct tarn_move m = {.pieces = &piece, .npieces = 1};
     struct pollfd fd = {.fd = tarn_notification_fd(p->window), .events = POLLIN};
     struct tarn_notification got;
     assert_int_equal(poll(&fd, 1, 0), 0);
-    assert_int_equal(tell(r, &m, 1, 7, "the first"), 0);
-    assert_int_equal(tell(r, NULL, 0, UINT64_MAX, ""), 0);
+    assert_int_equal(window_tell(r, &m, 1, 7, "the first"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, UINT64_MAX, ""), 0);
     assert_int_equal(poll(&fd, 1, 5000), 1);
     assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
     assert_memory_equal(p->memory, p->own, BYTES);
@@ -567,7 +449,7 @@ static void a_write_tells(void **state)
     assert_int_equal(tarn_notification_next(p->window, 20, &got), TARN_E_TIMEOUT);
     /* A write that fails tells nothing. */
     m.offset = 1;
-    assert_int_equal(tell(r, &m, 1, 8, "x"), TARN_E_SIZE);
+    assert_int_equal(window_tell(r, &m, 1, 8, "x"), TARN_E_SIZE);
     assert_int_equal(poll(&fd, 1, 0), 0);
     const struct tarn_notify notify = {.tag = 1};
     const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
@@ -578,20 +460,20 @@ static void a_write_tells(void **state)
 
 static void a_full_queue_loses_nothing(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     struct tarn_notification got;
     uint64_t sent = 0, read = 0;
-    while (tell(r, NULL, 0, sent, "abc") == 0)
+    while (window_tell(r, NULL, 0, sent, "abc") == 0)
         sent++;
-    assert_int_equal(tell(r, NULL, 0, sent, "abc"), TARN_E_AGAIN);
+    assert_int_equal(window_tell(r, NULL, 0, sent, "abc"), TARN_E_AGAIN);
     assert_true(sent >= 1000);
     for (; read < 10; read++) {
         assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
         assert_int_equal(got.tag, read);
     }
-    assert_int_equal(tell(r, NULL, 0, sent++, "abc"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, sent++, "abc"), 0);
     for (; read < sent; read++) {
         assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
         assert_int_equal(got.tag, read);
@@ -602,32 +484,34 @@ static void a_full_queue_loses_nothing(void **state)
 
 static void expects_by_tag_and_number(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE), *other = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l), *r2 = reach(p, other);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE),
+                      *other = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l), *r2 = window_reach(p, other);
     struct tarn_notification got;
-    assert_int_equal(tell(r, NULL, 0, 5, "a"), 0);
-    assert_int_equal(tell(r2, NULL, 0, 5, "of another lease"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, 5, "a"), 0);
+    assert_int_equal(window_tell(r2, NULL, 0, 5, "of another lease"), 0);
     assert_int_equal(tarn_expect(l, 5, 2, 20), TARN_E_TIMEOUT);
-    assert_int_equal(tell(r, NULL, 0, 6, "b"), 0);
-    assert_int_equal(tell(r, NULL, 0, 5, "c"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, 6, "b"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, 5, "c"), 0);
     assert_int_equal(tarn_expect(l, 5, 2, 0), 0);
     assert_int_equal(tarn_expect(l, 5, 1, 20), TARN_E_TIMEOUT);
     assert_int_equal(tarn_expect(l, 6, 1, 0), 0);
     assert_int_equal(tarn_notification_next(p->window, 0, &got), 0);
     assert_true(got.lease == other && got.tag == 5);
     /* A recalled lease takes its notifications with it. */
-    assert_int_equal(tell(r, NULL, 0, 9, "d"), 0);
+    assert_int_equal(window_tell(r, NULL, 0, 9, "d"), 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     assert_int_equal(tarn_notification_next(p->window, 20, &got), TARN_E_TIMEOUT);
-    assert_int_equal(tell(r, NULL, 0, 9, "e"), TARN_E_STALE);
+    assert_int_equal(window_tell(r, NULL, 0, 9, "e"), TARN_E_STALE);
     tarn_reach_free(r);
     tarn_reach_free(r2);
     assert_int_equal(tarn_recall(other, 0), 0);
 }
 
 /* A writer in a process of its own reaches the lease, then ends: in order, or not. */
-static pid_t writer_process(const struct pair *p, const struct tarn_lease *l, bool orderly, int *reached_p)
+static pid_t writer_process(const struct window_pair *p, const struct tarn_lease *l, bool orderly,
+                            int *reached_p)
 {
     int fds[2];
     char text[TARN_DESCRIPTOR_MAX];
@@ -654,8 +538,8 @@ static pid_t writer_process(const struct pair *p, const struct tarn_lease *l, bo
 
 static void a_writer_that_is_gone(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
     int fd, rc = -1;
     char name[40];
     pid_t pid = writer_process(p, l, true, &fd);
@@ -674,9 +558,38 @@ static void a_writer_that_is_gone(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+static void *expect_always(void *arg)
+{
+    static const uint64_t tag = 77;
+    return (void *)(intptr_t)tarn_expect(arg, tag, 1, 20000);
+}
+
+static uint32_t waiters(const struct tarn_lease *l)
+{
+    pthread_mutex_lock(&l->window->lender->lent.lock);
+    uint32_t n = l->waiters;
+    pthread_mutex_unlock(&l->window->lender->lent.lock);
+    return n;
+}
+
+static void a_recall_ends_those_who_expect(void **state)
+{
+    struct window_pair *p = *state;
+    for (int i = 0; i < 20; i++) {
+        struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+        pthread_t thread;
+        void *rc;
+        assert_int_equal(pthread_create(&thread, NULL, expect_always, l), 0);
+        HARNESS_UNTIL(waiters(l) == 1, 5000);
+        assert_int_equal(tarn_recall(l, 0), 0);
+        pthread_join(thread, &rc);
+        assert_int_equal((intptr_t)rc, TARN_E_STALE);
+    }
+}
+
 static void windows_come_and_go(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     struct tarn_window *more[TARN_WINDOWS_MAX], *w;
     uint32_t n = 0;
     int rc;
@@ -709,7 +622,7 @@ static int mapped(const char *what)
 /* Peers do not keep the memory of windows that are gone. */
 static void closed_windows_are_unmapped(void **state)
 {
-    struct pair *p = *state;
+    struct window_pair *p = *state;
     int before = mapped("tarn-window");
     for (int i = 0; i < 20; i++) {
         struct tarn_window *old = p->window;
@@ -717,11 +630,11 @@ static void closed_windows_are_unmapped(void **state)
         assert_int_equal(tarn_window_alloc(65536, 0, (void **)&memory), 0);
         memset(memory, i + 1, 65536);
         assert_int_equal(tarn_window_new(p->lender, memory, 65536, &p->window), 0);
-        struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-        struct tarn_reach *r = reach(p, l);
-        assert_int_equal(move(r, false, p->own, 65536, 0), 0);
+        struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+        struct tarn_reach *r = window_reach(p, l);
+        assert_int_equal(window_move(r, false, p->own, 65536, 0), 0);
         assert_int_equal(p->own[65535], i + 1);
-        assert_int_equal(move(r, true, p->own, 65536, 0), 0);
+        assert_int_equal(window_move(r, true, p->own, 65536, 0), 0);
         tarn_reach_free(r);
         assert_int_equal(tarn_window_close(p->window, 0), 0);
         p->window = old;
@@ -748,17 +661,18 @@ static bool cut(struct tarn_client *c)
 /* The session ends with its connections, and with it what the token has opened. */
 static void connections_that_break(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l);
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
     for (int i = 0; i < 5; i++) {
         p->own[0] = (unsigned char)(i + 1);
-        HARNESS_UNTIL(move(r, true, p->own, 100, 0) == 0, 10000); /* the end before may be noticed late */
+        HARNESS_UNTIL(window_move(r, true, p->own, 100, 0) == 0,
+                      10000); /* the end before may be noticed late */
         HARNESS_UNTIL(cut(p->peer), 5000);
         p->own[0] = (unsigned char)(i + 100);
-        HARNESS_UNTIL(move(r, true, p->own, 100, 0) == 0, 10000);
+        HARNESS_UNTIL(window_move(r, true, p->own, 100, 0) == 0, 10000);
         assert_int_equal(p->memory[0], i + 100);
-        HARNESS_UNTIL(move(r, false, p->own, 100, 0) == 0, 10000);
+        HARNESS_UNTIL(window_move(r, false, p->own, 100, 0) == 0, 10000);
     }
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
@@ -766,19 +680,19 @@ static void connections_that_break(void **state)
 
 static void the_lender_is_gone(void **state)
 {
-    struct pair *p = *state;
-    struct tarn_lease *l = lease(p, NULL, 0, TARN_LEASE_WRITE);
-    struct tarn_reach *r = reach(p, l), *other;
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l), *other;
     char text[TARN_DESCRIPTOR_MAX];
     assert_int_equal(tarn_lease_descriptor(l, text), 0);
-    assert_int_equal(move(r, false, p->own, 100, 0), 0);
+    assert_int_equal(window_move(r, false, p->own, 100, 0), 0);
     tarn_close(p->lender);
     p->lender = NULL;
-    int rc = move(r, false, p->own, 100, 0);
+    int rc = window_move(r, false, p->own, 100, 0);
     if (rc != TARN_E_NODE_DOWN && rc != TARN_E_STALE)
         fail_msg("%d: %s", rc, tarn_last_error());
     assert_int_equal(tarn_reach(p->peer, text, 0, &other), TARN_E_NODE_DOWN);
-    HARNESS_UNTIL(move(r, true, p->own, 100, 0) == TARN_E_NODE_DOWN, 10000);
+    HARNESS_UNTIL(window_move(r, true, p->own, 100, 0) == TARN_E_NODE_DOWN, 10000);
     tarn_reach_free(r);
 }
 
@@ -808,14 +722,15 @@ static void skipped(void **state)
     T(a_full_queue_loses_nothing) \
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
+    T(a_recall_ends_those_who_expect) \
     T(windows_come_and_go) \
     T(connections_that_break) \
     T(the_lender_is_gone)
 #define HOST_TESTS(T) T(closed_windows_are_unmapped)
-#define TCP(test) {"tcp: " #test, test, start, stop, NULL},
-#define SHM(test) {"shm: " #test, test, start_shm, stop, NULL},
-#define GPU(test) {"cuda_ipc: " #test, test, start_gpu, stop, NULL},
-#define RDMA(test) {"rdma: " #test, test, start_rdma, stop, NULL},
+#define TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
+#define SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
+#define GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
+#define RDMA(test) {"rdma: " #test, test, window_start_rdma, window_stop, NULL},
 
 /* "rdma": over that alone. */
 int main(int argc, char **argv)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A client that lends a window and one that reaches it, for tests of windows. */
+#ifndef TARN_TESTS_WINDOW_PAIR_H
+#define TARN_TESTS_WINDOW_PAIR_H
+
+#include <tarn/window.h>
+
+#include "tests/world.h"
+
+#define WINDOW_ROOM (1u * MIB) /* of the window */
+
+struct window_pair {
+    struct world *w;
+    struct tarn_client *lender, *peer;
+    unsigned char *memory; /* of the window */
+    bool shared;           /* it is tarn_window_alloc()'s */
+    void *lent;            /* the same memory, as the lender names it; a GPU's has another address */
+    struct tarn_window *window;
+    unsigned char *own; /* of the peer; WINDOW_ROOM bytes */
+};
+
+/* For tables of tests. Over shm and rdma with memory that is shared. */
+int window_start_tcp(void **state);
+int window_start_shm(void **state);
+int window_start_rdma(void **state);
+/* Over cuda_ipc, with memory of the stand-in's GPU, into which it lets the test look. */
+int window_start_gpu(void **state);
+int window_stop(void **state);
+
+/* The runs of the pair's window, or all of it with n 0. */
+struct tarn_lease *window_lease(const struct window_pair *p, const struct tarn_run *runs, uint32_t n,
+                                uint32_t flags);
+int window_try_reach(const struct window_pair *p, const struct tarn_lease *l, struct tarn_reach **r);
+struct tarn_reach *window_reach(const struct window_pair *p, const struct tarn_lease *l);
+/* Reads or writes one range. */
+int window_move(struct tarn_reach *r, bool write, void *addr, uint64_t bytes, uint64_t offset);
+/* Writes, and tells. */
+int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t tag, const char *data);
+
+#endif
