@@ -9,6 +9,16 @@
 
 #include <cmocka.h>
 
+#include "tests/standin/cuda_standin.h"
+#include "transport/cuda/cuda.h"
+
+static void take_gpu_memory(struct window_pair *p)
+{
+    uint8_t handle[TARN_CUDA_HANDLE];
+    assert_int_equal(tarn_cuda_alloc(0, WINDOW_ROOM, &p->lent, handle), 0);
+    p->memory = tarn_standin_reach(0, p->lent, WINDOW_ROOM);
+}
+
 static int start_over(void **state, const char *transports, bool shared)
 {
     static const struct world_plan plan = {.nodes = 0};
@@ -18,17 +28,21 @@ static int start_over(void **state, const char *transports, bool shared)
     p->w = w;
     p->lender = world_client(p->w, NULL);
     p->peer = world_client(p->w, transports);
-    if (shared)
+    if (!strcmp(transports, "cuda_ipc"))
+        take_gpu_memory(p);
+    else if (shared)
         assert_int_equal(tarn_window_alloc(WINDOW_ROOM, 0, (void **)&p->memory), 0);
     else
         p->memory = malloc(WINDOW_ROOM);
     p->shared = shared;
+    if (!p->lent)
+        p->lent = p->memory;
     p->own = malloc(WINDOW_ROOM);
     for (size_t i = 0; i < WINDOW_ROOM; i++) {
         p->memory[i] = (unsigned char)(i * 7 + i / 251);
         p->own[i] = (unsigned char)(i * 13 + 5);
     }
-    assert_int_equal(tarn_window_new(p->lender, p->memory, WINDOW_ROOM, &p->window), 0);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, WINDOW_ROOM, &p->window), 0);
     *state = p;
     return 0;
 }
@@ -43,6 +57,11 @@ int window_start_shm(void **state)
     return start_over(state, "shm", true);
 }
 
+int window_start_gpu(void **state)
+{
+    return start_over(state, "cuda_ipc", false);
+}
+
 int window_start_rdma(void **state)
 {
     return start_over(state, "rdma", true);
@@ -54,7 +73,9 @@ int window_stop(void **state)
     void *w = p->w;
     tarn_close(p->peer);
     tarn_close(p->lender);
-    if (p->shared)
+    if (p->lent != p->memory)
+        tarn_cuda_free(0, p->lent);
+    else if (p->shared)
         tarn_window_free(p->memory);
     else
         free(p->memory);

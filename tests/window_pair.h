@@ -14,6 +14,7 @@ struct window_pair {
     struct tarn_client *lender, *peer;
     unsigned char *memory; /* of the window */
     bool shared;           /* it is tarn_window_alloc()'s */
+    void *lent;            /* the same memory, as the lender names it; a GPU's has another address */
     struct tarn_window *window;
     unsigned char *own; /* of the peer; WINDOW_ROOM bytes */
 };
@@ -22,6 +23,8 @@ struct window_pair {
 int window_start_tcp(void **state);
 int window_start_shm(void **state);
 int window_start_rdma(void **state);
+/* Over cuda_ipc, with memory of the stand-in's GPU, into which it lets the test look. */
+int window_start_gpu(void **state);
 int window_stop(void **state);
 
 /* The runs of the pair's window, or all of it with n 0. */

@@ -20,7 +20,7 @@ struct tarn_pool_memory {
     void *base; /* the arena, mapped. GPU: an address of the device, which the CPU must not touch */
     uint64_t bytes;
     int memfd;               /* the arena's file. -1: there is none */
-    uint64_t file_offset;    /* of the arena in that file */
+    uint64_t file_offset;    /* of the arena in that file; of a GPU window in its allocation */
     _Atomic uint64_t *gen;   /* nslots */
     _Atomic uint32_t *touch; /* nslots */
     int gen_fd, touch_fd;    /* files of gen and touch */
@@ -28,7 +28,8 @@ struct tarn_pool_memory {
     /* GPU pools only: */
     int device; /* as this process counts them */
     uint8_t uuid[TARN_CUDA_UUID];
-    uint8_t handle[TARN_CUDA_HANDLE]; /* other processes open the arena with it */
+    uint8_t handle[TARN_CUDA_HANDLE]; /* other processes open the arena with it, or a window's allocation */
+    uint64_t allocation;              /* of a window: the number of tarn_cuda_export() */
 };
 
 /* A range of a lease: it begins at byte `at` of the runs' bytes. */

@@ -160,6 +160,20 @@ bool tarn_runs_count(struct tarn_runs *r)
     return true;
 }
 
+uint64_t tarn_cursor_next_both(struct tarn_cursor *far, const struct tarn_runs *r, struct tarn_cursor *near,
+                               const struct tarn_piece *pieces, uint32_t n, uint64_t max, void **far_p,
+                               void **near_p)
+{
+    struct tarn_cursor begin = *far;
+    uint64_t bytes = tarn_cursor_next(far, r->piece, r->n, max, far_p);
+    uint64_t room = tarn_cursor_next(near, pieces, n, bytes, near_p);
+    if (room < bytes) {
+        *far = begin;
+        tarn_cursor_skip(far, r->piece, r->n, room);
+    }
+    return room;
+}
+
 struct tarn_cursor tarn_runs_at(const struct tarn_runs *r, uint64_t offset)
 {
     uint32_t low = 0, high = r->n; /* it is in [low, high) */

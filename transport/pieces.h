@@ -66,6 +66,11 @@ bool tarn_runs_new(struct tarn_runs *r, uint32_t n);
 void tarn_runs_free(struct tarn_runs *r);
 /* Counts the bytes, once all pieces are set. False: they have more than 2^64, or wrap around. */
 bool tarn_runs_count(struct tarn_runs *r);
+/* Advances two cursors, one in runs and one in pieces, over bytes that are contiguous in both, at most `max`.
+ * Returns how many. Both must have as many left. */
+uint64_t tarn_cursor_next_both(struct tarn_cursor *far, const struct tarn_runs *r, struct tarn_cursor *near,
+                               const struct tarn_piece *pieces, uint32_t n, uint64_t max, void **far_p,
+                               void **near_p);
 /* The position of byte `offset`; the end if they have fewer. */
 struct tarn_cursor tarn_runs_at(const struct tarn_runs *r, uint64_t offset);
 

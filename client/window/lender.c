@@ -347,7 +347,8 @@ static void *run(void *arg)
 
 static bool lends(const char *transport)
 {
-    return !strcmp(transport, "shm") || !strcmp(transport, "tcp") || !strcmp(transport, "rdma");
+    return !strcmp(transport, "shm") || !strcmp(transport, "cuda_ipc") || !strcmp(transport, "tcp") ||
+           !strcmp(transport, "rdma");
 }
 
 static int serve(struct tarn_lender *l, const char *host)
@@ -369,8 +370,9 @@ static int serve(struct tarn_lender *l, const char *host)
             snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", names[0] ? "," : "",
                      c->transports[t]->name);
     if (!names[0])
-        return tarn_fail(TARN_E_CONFIG,
-                         "window: none of the client's transports lends windows: shm, rdma and tcp do");
+        return tarn_fail(
+            TARN_E_CONFIG,
+            "window: none of the client's transports lends windows: shm, cuda_ipc, rdma and tcp do");
     return tarn_host_serve(&l->host, &s, names, false);
 }
 

@@ -70,6 +70,13 @@ static int unreachable(const struct batch *b, const struct job *j)
         return tarn_peer_node_fail(lender, TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
     if (atomic_load(&lender->health) != TARN_UP || atomic_load(&lender->superseded))
         return tarn_peer_node_fail(lender, TARN_E_NODE_DOWN, "does not answer: has its process ended?");
+    if (b->reach->descriptor.gpu &&
+        (!atomic_load(&lender->near) || !atomic_load(&lender->pool_transports[b->reach->window])))
+        return tarn_peer_node_fail(
+            lender, TARN_E_NOT_REACHABLE,
+            "window %u is memory of a GPU: only clients of the lender's host reach it, by "
+            "cuda_ipc, which both must have among their transports",
+            b->reach->window);
     return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
 }
 

@@ -15,6 +15,28 @@
 
 /* --- windows ------------------------------------------------------------------------------------ */
 
+/* The window's place in an allocation of one GPU, which peers of this host open as a whole. */
+static int take_gpu_memory(const struct tarn_cuda_memory *seen, struct tarn_pool_memory *m)
+{
+    struct tarn_cuda_device device;
+    uintptr_t at = (uintptr_t)m->base;
+    if (m->bytes > seen->end - at)
+        return tarn_fail(
+            TARN_E_INVALID,
+            "window: %llu bytes at %p: the allocation has %llu bytes from there on: lend memory of "
+            "one allocation",
+            (unsigned long long)m->bytes, m->base, (unsigned long long)(seen->end - at));
+    m->kind = TARN_POOL_GPU;
+    m->device = seen->device;
+    m->file_offset = at - seen->begin;
+    int rc = tarn_cuda_describe(m->device, &device);
+    if (!rc)
+        rc = tarn_cuda_export(m->device, (void *)seen->begin, m->handle, &m->allocation);
+    if (!rc)
+        memcpy(m->uuid, device.uuid, sizeof(m->uuid));
+    return rc;
+}
+
 static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
 {
     struct tarn_cuda_memory seen;
@@ -24,10 +46,16 @@ static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
             "window: %llu bytes at %p are no range of memory: give an address and at least one byte",
             (unsigned long long)bytes, addr);
     tarn_cuda_memory_of(addr, &seen);
-    if (seen.kind == TARN_CUDA_DEVICE)
-        return tarn_fail(TARN_E_UNSUPPORTED, "window: memory of a GPU cannot be lent yet: use host memory");
+    if (seen.kind == TARN_CUDA_MANAGED)
+        return tarn_fail(
+            TARN_E_UNSUPPORTED,
+            "window: memory at %p is managed by CUDA and has no fixed place: lend memory of the host "
+            "or of cudaMalloc()",
+            addr);
     *m = (struct tarn_pool_memory){
-        .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .touch_fd = -1};
+        .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .memfd = -1, .touch_fd = -1};
+    if (seen.kind == TARN_CUDA_DEVICE)
+        return take_gpu_memory(&seen, m);
     m->memfd = tarn_window_file(addr, bytes, &m->file_offset);
     return 0;
 }

@@ -41,9 +41,12 @@ struct tarn_reach;
  * Lends [addr, addr + bytes). The first window of a client starts a thread, which answers peers at
  * tarn_options.listen and at a Unix socket; redis-cli can look into both (INFO, CLIENT LIST). The memory must
  * stay mapped until tarn_window_close() has returned 0. Memory of tarn_window_alloc() is reached by peers of
- * this host without a copy; other CPU memory by tcp.
+ * this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, so by peers of this host
+ * alone.
  *
- * Errors: INVALID (no such memory), BUSY (this client has TARN_WINDOWS_MAX windows), SYSTEM.
+ * Errors: INVALID (no such memory, or of more than one allocation of a GPU), UNSUPPORTED (CUDA has no handle
+ * for memory of this kind: managed, cudaMallocAsync(), cuMemMap()), BUSY (this client has TARN_WINDOWS_MAX
+ * windows), SYSTEM.
  */
 #define TARN_WINDOWS_MAX 256
 int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p);

@@ -19,6 +19,7 @@
 
 #include "client/client.h"
 #include "client/window/lender.h"
+#include "tests/standin/cuda_standin.h"
 #include "tests/transports.h"
 #include "tests/window_pair.h"
 
@@ -402,7 +403,7 @@ static void leases_have_names(void **state)
     struct tarn_client *c = world_client(p->w, NULL);
     tarn_close(p->lender);
     p->lender = c;
-    assert_int_equal(tarn_window_new(c, p->memory, BYTES, &p->window), 0);
+    assert_int_equal(tarn_window_new(c, p->lent, BYTES, &p->window), 0);
     struct tarn_lease *l = named(p, "kv.decode-0"), *other = window_lease(p, NULL, 0, 0);
     assert_int_equal(tarn_reach(p->peer, "kv.decode-0", 0, &r), 0);
     assert_int_equal(window_move(r, true, p->own, 100, 0), 0);
@@ -595,18 +596,18 @@ static void windows_come_and_go(void **state)
     struct tarn_window *more[TARN_WINDOWS_MAX], *w;
     uint32_t n = 0;
     int rc;
-    while ((rc = tarn_window_new(p->lender, p->memory, 4096, &more[n])) == 0)
+    while ((rc = tarn_window_new(p->lender, p->lent, 4096, &more[n])) == 0)
         n++;
     assert_int_equal(rc, TARN_E_BUSY);
     assert_int_equal(n, TARN_WINDOWS_MAX - 1);
     assert_int_equal(tarn_window_close(more[7], 0), 0);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, 4096, &w), 0);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, 4096, &w), 0);
     more[7] = w;
     while (n-- > 0)
         assert_int_equal(tarn_window_close(more[n], 0), 0);
     assert_int_equal(tarn_window_new(p->lender, NULL, 4096, &w), TARN_E_INVALID);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, 0, &w), TARN_E_INVALID);
-    assert_int_equal(tarn_window_new(p->lender, p->memory, UINT64_MAX, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, 0, &w), TARN_E_INVALID);
+    assert_int_equal(tarn_window_new(p->lender, p->lent, UINT64_MAX, &w), TARN_E_INVALID);
 }
 
 static int mapped(const char *what)
@@ -725,17 +726,24 @@ static void skipped(void **state)
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
     T(a_recall_ends_those_who_expect) \
-    T(windows_come_and_go) T(closed_windows_are_unmapped) T(connections_that_break) T(the_lender_is_gone)
+    T(windows_come_and_go) \
+    T(connections_that_break) \
+    T(the_lender_is_gone)
+#define HOST_TESTS(T) T(closed_windows_are_unmapped)
 #define TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
 #define SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
+#define GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
 #define RDMA(test) {"rdma: " #test, test, window_start_rdma, window_stop, NULL},
 
 /* "rdma": over that alone. */
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {TESTS(TCP) TESTS(SHM)}, rdma[] = {TESTS(RDMA)},
+    const struct CMUnitTest tests[] = {TESTS(TCP) HOST_TESTS(TCP) TESTS(SHM) HOST_TESTS(SHM)},
+                            gpu[] = {TESTS(GPU)}, rdma[] = {TESTS(RDMA) HOST_TESTS(RDMA)},
                             no_rdma[] = {cmocka_unit_test(skipped)};
     int failed = argc > 1 && !strcmp(argv[1], "rdma") ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
+    if (tarn_standin_reach && argc == 1)
+        failed += cmocka_run_group_tests(gpu, NULL, NULL);
     return failed + (find_transport("rdma")->probe() ? cmocka_run_group_tests(no_rdma, NULL, NULL)
                                                      : cmocka_run_group_tests(rdma, NULL, NULL));
 }

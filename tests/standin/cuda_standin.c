@@ -20,9 +20,9 @@
  *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
  *   STANDIN_DELAY_US=     a copy takes place at the earliest this long after it was given (0)
  *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails ("*": every one). "what":
- *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush, lost. lost: the
- *                              n-th copy is accepted, and then this process loses its device
- *   STANDIN_VERBOSE=      if set, prints illegal addresses to stderr
+ *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush, export, lost. lost:
+ * the n-th copy is accepted, and then this process loses its device STANDIN_VERBOSE=      if set, prints
+ * illegal addresses to stderr
  *
  * Events are ints: 0 not passed, 1 passed, negative: the work before the event has failed. streams.c has the
  * application's streams, export.c has exports of memory.
@@ -60,10 +60,11 @@ enum event {
     FAIL_LOST,
     FAIL_DMABUF,
     FAIL_FLUSH,
+    FAIL_EXPORT,
     FAIL_N
 };
-static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",  "copy",
-                                                "mark",  "poll", "lost", "dmabuf", "flush"};
+static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",    "queue", "copy",  "mark",
+                                                "poll",  "lost", "dmabuf", "flush", "export"};
 
 struct handle {
     char magic[8];
@@ -408,6 +409,22 @@ void tarn_cuda_free(int device, void *addr)
         memory_drop(m);
     }
     leave(0);
+}
+
+int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], uint64_t *number_p)
+{
+    enter();
+    int rc = check(device, FAIL_EXPORT);
+    const struct memory *m = memory_at((uintptr_t)begin);
+    if (!rc && (!m || m->kind != TARN_CUDA_DEVICE || m->visitor >= 0 || m->begin != (uintptr_t)begin))
+        rc = tarn_fail(TARN_E_UNSUPPORTED,
+                       "stand-in: memory of device %d at %p is no allocation of this process", device, begin);
+    if (rc)
+        return leave(rc);
+    memset(handle, 0, TARN_CUDA_HANDLE);
+    memcpy(handle, &m->handle, sizeof(m->handle));
+    *number_p = m->handle.inode;
+    return leave(0);
 }
 
 /* The memory of a handle that this device has open already: like the runtime, it counts opens. NULL: none. */

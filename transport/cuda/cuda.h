@@ -71,6 +71,10 @@ void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m);
  * much is free. */
 int tarn_cuda_alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE]);
 void tarn_cuda_free(int device, void *addr);
+/* The handle by which other processes open the allocation of `device` that begins at `begin`, and a number
+ * that no other allocation of this process ever has. UNSUPPORTED: CUDA has no handle for this kind of memory.
+ */
+int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], uint64_t *number_p);
 /* Maps another process's memory for `device`, which may differ from the device that the memory is on. */
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p);
 void tarn_cuda_close(int device, void *addr);

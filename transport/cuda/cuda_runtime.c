@@ -327,6 +327,31 @@ void tarn_cuda_free(int device, void *addr)
     tarn_cuda_leave(device, before);
 }
 
+int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], uint64_t *number_p)
+{
+    attributes_fn *get = driver_attributes();
+    unsigned long long number = 0;
+    CUpointer_attribute what[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    void *out[] = {&number};
+    cudaIpcMemHandle_t h;
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    cudaError_t e = cudaIpcGetMemHandle(&h, begin);
+    tarn_cuda_leave(device, before);
+    cudaGetLastError();
+    if (e && tarn_cuda_is_lasting(e))
+        return tarn_cuda_failed(e, "cudaIpcGetMemHandle", device);
+    if (e || !get || get(1, what, out, (CUdeviceptr)(uintptr_t)begin))
+        return tarn_fail(TARN_E_UNSUPPORTED,
+                         "memory of GPU %d at %p: other processes cannot open it (cudaIpcGetMemHandle: %s): "
+                         "allocate it with cudaMalloc(), not from a pool or by cuMemMap()",
+                         device, begin, cudaGetErrorString(e));
+    memcpy(handle, &h, TARN_CUDA_HANDLE);
+    *number_p = number;
+    return 0;
+}
+
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
 {
     cudaIpcMemHandle_t h;

@@ -53,17 +53,9 @@ struct tarn_ipc_lane {
     struct part parts[PARTS];
 };
 
-/* What a lane keeps in a work's context. */
-struct course {
-    uint8_t *at;   /* the range in the pool */
-    uint64_t runs; /* about how many it has */
-    bool put, staged, far;
-};
-_Static_assert(sizeof(struct course) <= TARN_WORK_CONTEXT, "fits a work");
-
-static struct course *course(const struct tarn_work *w)
+static struct tarn_ipc_course *course(const struct tarn_work *w)
 {
-    return (struct course *)w->context;
+    return tarn_ipc_course(w);
 }
 
 static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
@@ -226,7 +218,8 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
 static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_writer o = writer_of(l, w);
-    int rc = tarn_ipc_write_work(&o, w, course(w)->at, &l->place);
+    int rc = course(w)->scattered ? tarn_ipc_write_runs(&o, w, course(w)->at, &l->place)
+                                  : tarn_ipc_write_work(&o, w, course(w)->at, &l->place);
     writer_end(l, &o);
     if (rc == TARN_E_AGAIN)
         return false;
@@ -236,20 +229,34 @@ static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
     return true;
 }
 
+/* Where the next stretch lies in the pool, and its bytes. A stretch is part of one run of a lease. */
+static uint8_t *next_stretch(const struct tarn_ipc_lane *l, const struct tarn_work *w,
+                             struct tarn_cursor *far, uint64_t *bytes_p)
+{
+    uint64_t left = w->bytes - l->place.done, n = left < STRETCH ? left : STRETCH;
+    void *offset;
+    *bytes_p = n;
+    if (!course(w)->scattered)
+        return course(w)->at + l->place.done;
+    *bytes_p = tarn_cursor_next(far, w->lease->runs.piece, w->lease->runs.n, n, &offset);
+    return course(w)->at + (uintptr_t)offset;
+}
+
 /* One stretch of a work in pageable memory. False: no more room now. */
 static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
-    uint64_t left = w->bytes - l->place.done, n = left < STRETCH ? left : STRETCH;
-    uint8_t *stretch = is_full(l) ? NULL : ring_take(l, n);
-    struct tarn_cursor begin = l->place.cursor;
+    struct tarn_cursor begin = l->place.cursor, far = l->place.far;
+    uint64_t n;
+    uint8_t *at = next_stretch(l, w, &far, &n), *stretch = is_full(l) ? NULL : ring_take(l, n);
     bool put = course(w)->put;
     if (!stretch)
         return false;
+    l->place.far = far;
     if (put)
         stage(l, w, &l->place.cursor, stretch, n, true);
     else
         tarn_cursor_skip(&l->place.cursor, w->pieces, w->npieces, n);
-    struct tarn_ipc_run run = {course(w)->at + l->place.done, stretch, n};
+    struct tarn_ipc_run run = {at, stretch, n};
     struct tarn_ipc_writer o = writer_of(l, w);
     if (n >= AT_ONCE)
         tarn_ipc_write_large(&o, &run);
@@ -269,7 +276,7 @@ static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w,
 {
     struct tarn_cursor c = {0};
     void *memory;
-    if (l->nlist > 0 || l->place.done > 0 || w->next)
+    if (l->nlist > 0 || l->place.done > 0 || w->next || course(w)->scattered)
         return false;
     uint64_t n = tarn_cursor_next(&c, w->pieces, w->npieces, w->bytes, &memory);
     *r = (struct tarn_ipc_run){course(w)->at, memory, n};
@@ -280,6 +287,8 @@ static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w,
 static bool fill_some(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_run one;
+    if (course(w)->scattered && l->place.done == 0 && l->place.run.bytes == 0)
+        l->place.far = tarn_runs_at(&w->lease->runs, w->offset);
     if (course(w)->staged)
         return fill_stretch(l, w);
     if (!is_one_run(l, w, &one))
@@ -388,20 +397,33 @@ static uint64_t about_runs(const struct tarn_work *w)
     return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
 }
 
+/* The address of a lease's range, if it is contiguous. */
+static bool is_one_range(const struct tarn_work *w, uint8_t *window, uint8_t **at_p)
+{
+    const struct tarn_runs *runs = &w->lease->runs;
+    struct tarn_cursor c = tarn_runs_at(runs, w->offset);
+    void *offset;
+    bool is = tarn_cursor_next(&c, runs->piece, runs->n, w->bytes, &offset) == w->bytes;
+    *at_p = is ? window + (uintptr_t)offset : window;
+    return is;
+}
+
 void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, enum tarn_ipc_way way,
                         uint8_t *at)
 {
+    struct tarn_ipc_course *course = tarn_ipc_course(w);
     if (!tarn_ipc_lane_busy(l))
         l->burst = FIRST;
-    *course(w) = (struct course){.at = at,
-                                 .runs = about_runs(w),
-                                 .put = put,
-                                 .staged = way != TARN_IPC_DIRECT,
-                                 .far = way == TARN_IPC_FAR};
+    course->at = at;
+    course->runs = about_runs(w);
+    course->put = put;
+    course->staged = way != TARN_IPC_DIRECT;
+    course->far = way == TARN_IPC_FAR;
+    course->scattered = w->lease && !is_one_range(w, at, &course->at);
     w->next = NULL;
     *l->waiting_end = w;
     l->waiting_end = &w->next;
-    l->pending += course(w)->runs;
+    l->pending += course->runs;
     if (l->pending + l->nlist >= l->burst)
         start_early(l);
 }

@@ -31,6 +31,20 @@ enum tarn_ipc_way {
     TARN_IPC_FAR,    /* by the GPU that owns the memory, through the ring */
 };
 
+/* What a work's context has. The link's: `mark`. */
+struct tarn_ipc_course {
+    uint8_t *at;   /* the range in the pool, or the window if it is scattered there */
+    uint64_t runs; /* about how many it has */
+    bool put : 1, staged : 1, far : 1, scattered : 1;
+    uint32_t mark; /* of a lease: the hazard that keeps it */
+};
+_Static_assert(sizeof(struct tarn_ipc_course) <= TARN_WORK_CONTEXT, "fits a work");
+
+static inline struct tarn_ipc_course *tarn_ipc_course(const struct tarn_work *w)
+{
+    return (struct tarn_ipc_course *)w->context;
+}
+
 /* queue: on the device; owned by the lane from now on. ended: called when all of a work's bytes have
  * moved, or (status) will not. It may post further works. */
 int tarn_ipc_lane_open(struct tarn_ipc_local *local, int device, struct tarn_cuda_queue *queue,
@@ -40,8 +54,8 @@ int tarn_ipc_lane_open(struct tarn_ipc_local *local, int device, struct tarn_cud
  * work's memory, -1: none. */
 int tarn_ipc_lane_ready(struct tarn_ipc_lane *lane, enum tarn_ipc_way way, int gpu,
                         struct tarn_ipc_want *want);
-/* Posts a work of at least 1 byte, for which the lane is ready. `at`: its range of the pool, as an address
- * of the device. */
+/* Posts a work of at least 1 byte, for which the lane is ready. `at`: its range of the pool, or the window of
+ * its lease, as an address of the device. */
 void tarn_ipc_lane_post(struct tarn_ipc_lane *lane, struct tarn_work *w, bool put, enum tarn_ipc_way way,
                         uint8_t *at);
 bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *lane);

@@ -8,6 +8,12 @@
  *         owner during the copy.
  *   put   the same with the reservation's odd gen; COMMIT follows on a socket after the mark.
  *
+ * Leases of windows: claim an entry of the hazard page, compare gen, copy; drop the entry after the copy's
+ * mark. Whoever recalls a lease changes its gen, then waits for entries. So no byte moves after a recall, and
+ * nobody looks at gen again. A put's notification is pushed before the entry is dropped. Windows of one
+ * allocation share its handle, which is opened once. A replaced window's allocation is given back when no
+ * work is under way.
+ *
  * Which GPU copies: the one that owns the pieces; for host memory, the pool's. The copying GPU opens a pool
  * of another GPU, so the bytes pass directly between the two (NVLink, PCIe). If they cannot access each
  * other, both copy through pinned host memory. GPUs are identified by uuid. If the pool's GPU is not visible
@@ -48,15 +54,30 @@
 #define POLITE_NS (100 * 1000)
 #define NAP_NS (20 * 1000)
 
+/* A lender's. pool: its allocation; NULL: not learnt. */
+struct window {
+    struct tarn_ipc_pool *pool;
+    uint64_t offset, bytes;
+};
+
+/* An allocation that no window of the link is in any more. */
+struct left {
+    struct left *next;
+    struct tarn_ipc_pool *pool;
+};
+
 struct tarn_ipc_link {
     struct tarn_link link;
     struct tarn_ipc_local *local;
     struct tarn_reason broken; /* the error after which it takes no more works; code 0: none */
-    uint64_t tick_base_ns;
+    uint64_t tick_base_ns, epoch;
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
     struct tarn_ipc_opening *opening; /* what the last refused work needs; NULL: nothing */
     struct tarn_share_hazards hazards;
+    struct tarn_share_notices notices;
+    struct window windows[TARN_WINDOWS_MAX];
+    struct left *left;
     struct { /* the last work straight to or from GPU memory; the next one is mostly similar */
         const struct tarn_ipc_pool *pool; /* NULL: none so far */
         uint32_t gpu;
@@ -72,6 +93,16 @@ static struct tarn_ipc_link *own(const struct tarn_link *l)
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
+static bool parse_handle(struct tarn_answer *a, struct tarn_ipc_offer *of)
+{
+    size_t n;
+    const char *word = tarn_answer_word(a, &n);
+    if (!tarn_cuda_uuid_parse(word, n, of->uuid))
+        return false;
+    word = tarn_answer_word(a, &n);
+    return tarn_cuda_handle_parse(word, n, of->handle);
+}
+
 static bool parse_pool(struct tarn_answer *a, struct tarn_ipc_offer *of)
 {
     size_t n;
@@ -84,11 +115,7 @@ static bool parse_pool(struct tarn_answer *a, struct tarn_ipc_offer *of)
     of->kind = memcmp(word, "gpu", 3) ? TARN_POOL_CPU : TARN_POOL_GPU;
     if (of->kind == TARN_POOL_CPU)
         return memcmp(word, "cpu", 3) == 0;
-    word = tarn_answer_word(a, &n);
-    if (!tarn_cuda_uuid_parse(word, n, of->uuid))
-        return false;
-    word = tarn_answer_word(a, &n);
-    return tarn_cuda_handle_parse(word, n, of->handle);
+    return parse_handle(a, of);
 }
 
 static int take_pool(struct tarn_ipc_link *l, const struct tarn_peer *peer, struct tarn_answer *a,
@@ -115,6 +142,7 @@ static int take_pools(struct tarn_ipc_link *l, const struct tarn_peer *peer)
     uint64_t epoch = tarn_answer_number(&a, 16, UINT64_MAX), npools = tarn_answer_number(&a, 10, POOLS_MAX);
     if (a.failed)
         return tarn_answer_malformed(&a);
+    l->epoch = epoch;
     for (uint64_t i = 0; !rc && i < npools; i++)
         rc = take_pool(l, peer, &a, epoch, &nfds);
     if (rc || nfds == peer->nfds)
@@ -122,14 +150,80 @@ static int take_pools(struct tarn_ipc_link *l, const struct tarn_peer *peer)
     return tarn_share_hazards_map(&l->link, peer->fds[nfds], &l->hazards);
 }
 
+/* Gives back what replaced windows have left. Nothing is under way. */
+static void give_left(struct tarn_ipc_link *l)
+{
+    struct left *left;
+    if (l->left)
+        l->last.pool = NULL;
+    while ((left = l->left) != NULL) {
+        l->left = left->next;
+        tarn_ipc_pool_give(l->local, left->pool);
+        free(left);
+    }
+}
+
 static void link_free(struct tarn_ipc_link *l)
 {
     tarn_ipc_leave(l->local, l->opening);
     tarn_share_hazards_unmap(&l->hazards);
+    tarn_share_notices_unmap(&l->notices);
+    give_left(l);
+    for (int i = 0; i < TARN_WINDOWS_MAX; i++)
+        if (l->windows[i].pool)
+            tarn_ipc_pool_give(l->local, l->windows[i].pool);
     for (int i = 0; i < POOLS_MAX; i++)
         if (l->pools[i])
             tarn_ipc_pool_give(l->local, l->pools[i]);
     free(l);
+}
+
+/* See cuda_ipc_node.c. The files: gen; for writing the ring of notifications and its bell, too. */
+static int take_window(struct tarn_ipc_link *l, const struct tarn_peer *peer, struct window *w,
+                       uint32_t *index_p)
+{
+    struct tarn_ipc_offer of = {.kind = TARN_POOL_GPU, .writable = true};
+    struct tarn_answer a;
+    size_t n;
+    int rc = tarn_answer_begin(&a, &l->link, peer->text);
+    if (rc)
+        return rc;
+    uint64_t one = tarn_answer_number(&a, 10, 1);
+    *index_p = (uint32_t)tarn_answer_number(&a, 10, TARN_WINDOWS_MAX - 1);
+    w->bytes = tarn_answer_number(&a, 10, SIZE_MAX / 4);
+    of.nslots = (uint32_t)tarn_answer_number(&a, 10, UINT32_MAX);
+    const char *word = tarn_answer_word(&a, &n);
+    if (a.failed || one != 1 || n != 3 || memcmp(word, "gpu", 3) || !parse_handle(&a, &of))
+        return tarn_answer_malformed(&a);
+    of.allocation = tarn_answer_number(&a, 16, UINT64_MAX);
+    of.begin = (uintptr_t)tarn_answer_number(&a, 16, UINTPTR_MAX);
+    w->offset = tarn_answer_number(&a, 10, SIZE_MAX / 4);
+    if (a.failed || !of.begin || peer->nfds != (peer->write ? 3 : 1))
+        return tarn_answer_malformed(&a);
+    of.epoch = l->epoch;
+    const int fds[2] = {peer->fds[0], -1};
+    rc = peer->write ? tarn_share_notices_map(&l->link, peer->fds + 1, &l->notices) : 0;
+    return rc ? rc : tarn_ipc_pool_take(l->local, &l->link, &of, fds, &w->pool);
+}
+
+static int cuda_learn(struct tarn_link *link, const struct tarn_peer *peer)
+{
+    struct tarn_ipc_link *l = own(link);
+    struct left *left = malloc(sizeof(*left));
+    struct window w = {.pool = NULL};
+    uint32_t index;
+    if (!left)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", l->link.node);
+    int rc = take_window(l, peer, &w, &index);
+    if (rc || !l->windows[index].pool) {
+        free(left);
+    } else {
+        *left = (struct left){l->left, l->windows[index].pool};
+        l->left = left;
+    }
+    if (!rc)
+        l->windows[index] = w;
+    return rc;
 }
 
 static struct tarn_ipc_link *link_new(const struct tarn_peer *peer)
@@ -206,10 +300,25 @@ static bool has_gen(const struct tarn_ipc_pool *p, const struct tarn_work *w)
     return atomic_load_explicit(&p->share.gen[w->slot], memory_order_acquire) == w->gen;
 }
 
+/* No copy of the work is under way any more. */
+static void end_leased(struct tarn_ipc_link *l, struct tarn_work *w, int status)
+{
+    if (!status && w->notify)
+        w->untold = tarn_notices_push(atomic_load(&l->notices.ring), l->notices.bell, w);
+    tarn_share_hazard_drop(&l->hazards, tarn_ipc_course(w)->mark);
+    w->status = status;
+    w->why = status && status != TARN_E_CANCELED ? l->broken.text : NULL;
+    w->done(w);
+}
+
 /* Ends a work whose bytes have moved or will not. */
 static void ended(void *arg, struct tarn_work *w, int status)
 {
     struct tarn_ipc_link *l = arg;
+    if (w->lease) {
+        end_leased(l, w, status);
+        return;
+    }
     const struct tarn_ipc_pool *p = l->pools[w->pool];
     atomic_thread_fence(memory_order_acquire);
     w->status = status || has_gen(p, w) ? status : TARN_E_STALE;
@@ -352,29 +461,64 @@ static int find_way(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tar
     return rc;
 }
 
-static int queue_work(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
+/* `offset`: of the work's range in the pool, or of its window. */
+static int queue_work(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put,
+                      uint64_t offset)
 {
     struct way way = {l->last.device, TARN_IPC_DIRECT, l->last.base};
     int rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &way);
+    if (!rc && w->lease)
+        rc = tarn_share_hazard_claim(&l->link, &l->hazards, &p->share, w->pool, w->slot, w->gen,
+                                     &tarn_ipc_course(w)->mark);
     if (rc)
         return rc;
     if (tarn_log_wants(l->link.log, TARN_LOG_DEBUG))
         tell(l, p, w, put, way.device, way.way);
-    tarn_ipc_lane_post(l->lanes[way.device], w, put, way.way, way.base + w->offset);
+    tarn_ipc_lane_post(l->lanes[way.device], w, put, way.way, way.base + offset);
     return TARN_INPROGRESS;
+}
+
+/* A work without bytes: looks at the lease, and tells. */
+static int tell_only(struct tarn_ipc_link *l, const struct window *window, struct tarn_work *w)
+{
+    uint32_t mark;
+    int rc =
+        tarn_share_hazard_claim(&l->link, &l->hazards, &window->pool->share, w->pool, w->slot, w->gen, &mark);
+    if (!rc && w->notify)
+        w->untold = tarn_notices_push(atomic_load(&l->notices.ring), l->notices.bell, w);
+    if (!rc)
+        tarn_share_hazard_drop(&l->hazards, mark);
+    return rc;
+}
+
+static int post_leased(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
+{
+    const struct window *window = w->pool < TARN_WINDOWS_MAX ? &l->windows[w->pool] : NULL;
+    int rc;
+    if (!window || !window->pool || w->slot >= window->pool->share.nslots ||
+        w->lease->runs.end > window->bytes || !tarn_gen_readable(w->gen))
+        rc = tarn_link_stale(&l->link, w->pool, w->slot);
+    else
+        rc = w->bytes ? queue_work(l, window->pool, w, put, window->offset) : tell_only(l, window, w);
+    if (rc && rc != TARN_E_STALE)
+        return rc;
+    w->status = rc;
+    return 0;
 }
 
 static int post(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
 {
-    struct tarn_ipc_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
     if (l->broken.code)
         return tarn_fail(l->broken.code, "node %s: cuda_ipc: the link is broken", l->link.node);
+    if (w->lease)
+        return post_leased(l, w, put);
+    struct tarn_ipc_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
     if (!p || tarn_gen_readable(w->gen) == put || !has_gen(p, w)) {
         w->status = tarn_link_stale(&l->link, w->pool, w->slot);
         return 0;
     }
     if (w->bytes > 0)
-        return queue_work(l, p, w, put);
+        return queue_work(l, p, w, put, w->offset);
     w->status = 0;
     if (w->touch)
         tarn_share_touch(&p->share.touch[w->slot], l->tick_base_ns);
@@ -492,6 +636,8 @@ static int cuda_progress(struct tarn_link *link)
 {
     struct tarn_ipc_link *l = own(link);
     int rc = l->broken.code ? l->broken.code : advance(l);
+    if (l->left && !is_busy(l))
+        give_left(l);
     return rc ? rc : is_busy(l) || l->opening;
 }
 
@@ -539,7 +685,7 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
     .connect = cuda_connect,
-    .learn = tarn_no_learn,
+    .learn = cuda_learn,
     .get = cuda_get,
     .put = cuda_put,
     .progress = cuda_progress,

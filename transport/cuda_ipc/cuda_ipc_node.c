@@ -5,11 +5,16 @@
  * "gpu <uuid> <handle>". Arena and gen are read-only, except the arena for a client that asked to write. A
  * handle always permits writes: CUDA has no other kind. When a process ends, the driver stops its GPU work
  * before its exit becomes visible.
+ *
+ * Windows: only those in GPU memory; shm has the others. ENTER answers "v1 1", then "<window> <bytes>
+ * <nslots> gpu <uuid> <handle> <allocation> <begin> <offset>". The handle is that of the window's whole
+ * allocation. `begin` is the allocation's address in the lender's process, which cannot open its own handles.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "transport/cuda/cuda_text.h"
 #include "transport/node_share.h"
@@ -19,9 +24,15 @@ static bool is_served(const struct tarn_pool_memory *p)
     return p->kind == TARN_POOL_GPU || p->memfd >= 0;
 }
 
+static bool is_window_served(const struct tarn_pool_memory *p)
+{
+    return p->kind == TARN_POOL_GPU;
+}
+
 static int ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **h_p)
 {
-    return tarn_share_serve("cuda_ipc", serve, is_served, h_p);
+    bool windows = serve->guard.pin_lease != NULL;
+    return tarn_share_serve("cuda_ipc", serve, windows ? is_window_served : is_served, h_p);
 }
 
 static void ipc_describe(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes)
@@ -47,6 +58,19 @@ static void kind_of(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE]
         snprintf(text, TARN_SHARE_MORE, " cpu");
 }
 
+static void window_of(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE])
+{
+    kind_of(p, text);
+    size_t length = strlen(text);
+    snprintf(text + length, TARN_SHARE_MORE - length, " %" PRIx64 " %" PRIxPTR, p->allocation,
+             (uintptr_t)p->base - (uintptr_t)p->file_offset);
+}
+
+static int ipc_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a)
+{
+    return tarn_share_enter(h, window, "v1", window_of, a);
+}
+
 static int ipc_attach(struct tarn_node_half *h, struct tarn_attach *a)
 {
     char begin[32];
@@ -59,10 +83,10 @@ const struct tarn_node_half_ops tarn_cuda_ipc_node_ops = {
     .caps = TARN_CUDA_IPC_CAPS,
     .probe = tarn_cuda_ipc_probe,
     .serve = ipc_serve,
-    .lend = tarn_no_lend,
-    .withdraw = tarn_no_lend,
+    .lend = tarn_share_lend,
+    .withdraw = tarn_share_withdraw,
     .cut = tarn_no_lend,
-    .enter = tarn_no_enter,
+    .enter = ipc_enter,
     .serves = tarn_share_serves,
     .describe = ipc_describe,
     .attach = ipc_attach,

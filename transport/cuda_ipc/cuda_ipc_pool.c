@@ -40,7 +40,7 @@ bool tarn_ipc_lose(struct tarn_ipc_local *local, int rc)
 static void pool_free(struct tarn_ipc_pool *p)
 {
     for (int d = 0; d < TARN_IPC_DEVICES; d++)
-        if (p->opened[d])
+        if (p->opened[d] && !p->is_own)
             tarn_cuda_close(d, p->opened[d]);
     if (p->pinned)
         tarn_cuda_unpin(p->share.arena.addr);
@@ -96,7 +96,8 @@ static struct tarn_ipc_pool *find(struct tarn_ipc_local *local, const struct tar
 {
     for (struct tarn_ipc_pool *p = local->pools; p; p = p->next)
         if (p->of.epoch == of->epoch && p->of.index == of->index && p->of.kind == of->kind &&
-            p->of.bytes == of->bytes && p->of.nslots == of->nslots && (p->of.writable || !of->writable))
+            p->of.bytes == of->bytes && p->of.nslots == of->nslots && p->of.allocation == of->allocation &&
+            p->of.begin == of->begin && (p->of.writable || !of->writable))
             return p;
     return NULL;
 }
@@ -291,8 +292,25 @@ static int pin_arena(struct tarn_ipc_pool *p)
     return rc;
 }
 
+/* A process cannot open its own handles. Whoever told the address may as well have opened the handle. */
+static bool is_own(const struct tarn_ipc_pool *p)
+{
+    uint8_t handle[TARN_CUDA_HANDLE];
+    struct tarn_cuda_memory m;
+    uint64_t number;
+    tarn_cuda_memory_of((void *)p->of.begin, &m);
+    return m.kind == TARN_CUDA_DEVICE && m.device == p->device &&
+           tarn_cuda_export(p->device, (void *)p->of.begin, handle, &number) == 0 &&
+           number == p->of.allocation && memcmp(handle, p->of.handle, sizeof(handle)) == 0;
+}
+
 static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)
 {
+    p->is_own = p->of.begin && is_own(p);
+    if (p->is_own) {
+        *addr_p = (void *)p->of.begin;
+        return 0;
+    }
     int rc = tarn_cuda_open(device, p->of.handle, addr_p);
     if (!rc)
         tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",

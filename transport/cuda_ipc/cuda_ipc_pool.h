@@ -23,7 +23,7 @@ enum {
     TARN_IPC_RING = 8 << 20,
 };
 
-/* A pool as ATTACH describes it. */
+/* A pool as ATTACH describes it, or the allocation of windows as ENTER does: its index and bytes are 0. */
 struct tarn_ipc_offer {
     uint64_t epoch, bytes;
     uint32_t index, nslots;
@@ -31,6 +31,8 @@ struct tarn_ipc_offer {
     bool writable; /* CPU: the arena is writable */
     uint8_t uuid[TARN_CUDA_UUID];
     uint8_t handle[TARN_CUDA_HANDLE];
+    uint64_t allocation; /* its number in the lender's process, */
+    uintptr_t begin;     /* and its address there; 0: a pool */
 };
 
 struct tarn_ipc_pool {
@@ -42,6 +44,7 @@ struct tarn_ipc_pool {
     uint32_t users; /* links and tasks of the worker */
     int device;     /* GPU: this process's ordinal of its device; -1: not visible */
     bool pinned;
+    bool is_own;                                         /* memory of this process, at its own address */
     void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena's address for each device */
     bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices cannot access each other */
     bool fresh; /* opened or pinned, but not used by a link yet: kept for the next link to the node */

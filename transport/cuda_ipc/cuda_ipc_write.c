@@ -202,3 +202,19 @@ int tarn_ipc_write_work(struct tarn_ipc_writer *o, struct tarn_work *w, uint8_t 
     *place = now;
     return room ? count_up(w, place, more) : TARN_E_AGAIN;
 }
+
+int tarn_ipc_write_runs(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *window,
+                        struct tarn_ipc_place *place)
+{
+    const struct tarn_runs *runs = &w->lease->runs;
+    void *far, *near;
+    while (write_run(o, &place->run)) {
+        if (place->done == w->bytes)
+            return 0;
+        uint64_t n = tarn_cursor_next_both(&place->far, runs, &place->cursor, w->pieces, w->npieces,
+                                           w->bytes - place->done, &far, &near);
+        place->run = (struct tarn_ipc_run){window + (uintptr_t)far, near, n};
+        place->done += n;
+    }
+    return TARN_E_AGAIN;
+}

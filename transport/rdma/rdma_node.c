@@ -387,9 +387,12 @@ static void rdma_detach(struct tarn_node_half *h, uint64_t session)
 
 /* --- windows ------------------------------------------------------------------------------------ */
 
+/* Windows in GPU memory are not served: a notification must not be seen before the GPU sees the bytes. */
 static void rdma_lend(struct tarn_node_half *h, uint32_t window)
 {
     struct tarn_rdma_node *s = node_of(h);
+    if (h->serve.pools[window].kind == TARN_POOL_GPU)
+        return;
     if (serve_pool(s, window)) {
         say_refused(s, window);
         unregister_pool(&s->served[window]);

@@ -314,14 +314,7 @@ static void copy_runs(const struct tarn_share_pool *p, const struct tarn_work *w
     struct tarn_cursor far = tarn_runs_at(runs, w->offset), near = {0};
     for (uint64_t left = w->bytes, bytes; left > 0; left -= bytes) {
         void *at, *piece;
-        struct tarn_cursor again = far;
-        bytes = tarn_cursor_next(&far, runs->piece, runs->n, left, &at);
-        uint64_t room = tarn_cursor_next(&near, w->pieces, w->npieces, bytes, &piece);
-        if (room < bytes) {
-            far = again;
-            tarn_cursor_skip(&far, runs->piece, runs->n, room);
-            bytes = room;
-        }
+        bytes = tarn_cursor_next_both(&far, runs, &near, w->pieces, w->npieces, left, &at, &piece);
         copy_run(piece, base + (uintptr_t)at, bytes, to_pool);
     }
 }
