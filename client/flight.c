@@ -459,6 +459,13 @@ struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
     return x;
 }
 
+void tarn_flight_drop(const struct tarn_flight *f, const struct tarn_side *s)
+{
+    struct tarn_flight_link *fl = flight_link_find(f, s);
+    if (fl && fl->open_link && !fl->transfers)
+        flight_link_close(fl, TARN_END_SHIFTED);
+}
+
 void tarn_flight_end(struct tarn_flight *f)
 {
     for (struct tarn_flight_link *fl = f->links, *next; fl; fl = next) {

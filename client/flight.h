@@ -94,6 +94,8 @@ void tarn_flight_cancel(struct tarn_flight *f);
 /* Waits for the next transfer to end. NULL: none is in flight, or something that is not in flight was
  * canceled. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
+/* Closes the flight's own link of that side, if no transfer is on it: the next one opens another. */
+void tarn_flight_drop(const struct tarn_flight *f, const struct tarn_side *s);
 /* Ends what is still in flight and gives the links back. */
 void tarn_flight_end(struct tarn_flight *f);
 

@@ -158,6 +158,7 @@ static void shown_again(struct batch *b, struct job *j)
     } else {
         j->again = true;
         tarn_link_flush(j->way.side); /* those of the old session */
+        tarn_flight_drop(&b->flight, j->way.side);
         post(b, j);
     }
 }
