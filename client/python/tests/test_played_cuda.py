@@ -176,10 +176,8 @@ class Played(StoreCase):
             self.client.get_into(self.key(), self.tensor(0, 2, 1))
 
     def test_windows(self) -> None:
-        """Memory of a GPU is not lent yet. Peers read into it and write from it, behind its streams."""
+        """Peers read into memory of a GPU and write from it, behind its streams."""
         a = self.tensor(0, 2)
-        with self.assertRaises(tarn.Unsupported):
-            self.client.window(a)
         memory = bytearray(8)
         with self.client.window(memory) as window, window.lease(write=True) as lease:
             reach = self.client.reach(lease.descriptor)
@@ -194,6 +192,18 @@ class Played(StoreCase):
             self.driver.lib.played_let_go(held)
             self.assertEqual(op.wait(), [0])
             self.assertEqual(self.driver.read(b.at, 8), floats(1, 2))
+
+    def test_windows_of_a_gpu(self) -> None:
+        a, b = self.tensor(0, 2), self.tensor(1, 2)
+        with self.client.window(a) as window, window.lease(write=True) as lease:
+            reach = self.client.reach(lease.descriptor)
+            reach.write(floats(3, 4))
+            self.assertEqual(self.driver.read(a.at, 8), floats(3, 4))
+            reach.read(b)
+            self.assertEqual(self.driver.read(b.at, 8), floats(3, 4))
+        with self.assertRaises(tarn.Stale):
+            reach.write(floats(5, 6))
+        self.assertEqual(self.driver.read(a.at, 8), floats(3, 4))
 
     def test_no_such_device(self) -> None:
         self.streams.current += [0] * 8
