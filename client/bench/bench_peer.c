@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows: reads and writes between two clients, compared with the bare limit of their transport: memcpy in a
- * mapping that both processes have, or the bare socket loop. Both ways, two of these run at once. memcpy is
- * in the same pieces; the loop's objects are always contiguous.
+ * mapping that both processes have, the bare socket loop, or bare copies between the same GPUs. Both ways,
+ * two of these run at once. memcpy is in the same pieces; the loop's objects are always contiguous.
+ *
+ * Over a stand-in for CUDA nothing is timed, and targets are not checked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +15,7 @@
 #define VECTORS 128
 #define PASS_BYTES (32ull << 20)
 #define PASS_BYTES_QUICK (4ull << 20)
+#define PASS_BYTES_GPU (256ull << 20)
 #define OPS_MAX 1000
 #define OPS_MAX_SCATTERED 15 /* so that leases have at most 2048 runs */
 
@@ -27,10 +30,11 @@ struct peer_bench {
     struct bench_env *e;
     struct bench_report *rep;
     struct bench_peer_pair pair;
-    size_t transport;
+    size_t way;
+    bool played; /* by a stand-in for CUDA */
 };
 
-/* --- transports --------------------------------------------------------------------------------- */
+/* --- ways --------------------------------------------------------------------------------------- */
 
 static int add_loops(struct bench_peer_side *s)
 {
@@ -48,19 +52,36 @@ static void small_memcpy(struct bench_row *r)
     bench_at_most(r, "p50 - memcpy, us", extra_us, 1);
 }
 
-static void small_loop(struct bench_row *r)
+static void small_ratio(struct bench_row *r, const char *what, double bound)
 {
     double ratio = bench_p50_ratio(r, bench_row_limit(r));
 
     bench_row_figure(r, "p50_ratio", ratio);
-    bench_at_most(r, "p50 / socket loop", ratio, 1.2);
+    bench_at_most(r, what, ratio, bound);
 }
 
-const struct bench_peer_transport bench_peer_transports[] = {
-    {"shm", true, bench_peer_add_memcpy, small_memcpy},
-    {"tcp", false, add_loops, small_loop},
+static void small_loop(struct bench_row *r)
+{
+    small_ratio(r, "p50 / socket loop", 1.2);
+}
+
+static void small_copy(struct bench_row *r)
+{
+    small_ratio(r, "p50 / bare copy", 1.3);
+}
+
+const struct bench_peer_way bench_peer_ways[] = {
+    {"shm", "", BENCH_PEER_SHARED, {0}, bench_peer_add_memcpy, small_memcpy},
+    {"tcp", "", BENCH_PEER_PRIVATE, {0}, add_loops, small_loop},
+    {"cuda_ipc", "same GPU", BENCH_PEER_GPU, {0, 0}, bench_peer_add_copies, small_copy},
+    {"cuda_ipc", "other GPU", BENCH_PEER_GPU, {0, 1}, bench_peer_add_copies, small_copy},
 };
-#define TRANSPORTS COUNT(bench_peer_transports)
+#define WAYS COUNT(bench_peer_ways)
+
+static const struct bench_peer_way *way_of(const struct peer_bench *b)
+{
+    return &bench_peer_ways[b->way];
+}
 
 /* --- a row -------------------------------------------------------------------------------------- */
 
@@ -78,7 +99,7 @@ static void set_targets(const struct peer_bench *b, struct bench_row *r, const s
     else if (p->vectors == 1 && p->bytes >= 16 << 20)
         bench_at_least(r, "of the limit", bench_rate_ratio(r, limit), 0.95);
     else if (p->vectors == 1 && p->bytes == 4096 && !p->both)
-        bench_peer_transports[b->transport].small_target(r);
+        way_of(b)->small_target(r);
 }
 
 static void set_figures(const struct peer_bench *b, struct bench_row *r, const struct bench_peer_plan *p)
@@ -95,7 +116,10 @@ static void set_figures(const struct peer_bench *b, struct bench_row *r, const s
 
 static size_t pass_ops(const struct peer_bench *b, const struct bench_peer_plan *p)
 {
-    size_t ops = (b->e->quick ? PASS_BYTES_QUICK : PASS_BYTES) / p->bytes / p->depth;
+    uint64_t pass = b->e->quick                           ? PASS_BYTES_QUICK
+                    : way_of(b)->memory == BENCH_PEER_GPU ? PASS_BYTES_GPU
+                                                          : PASS_BYTES;
+    size_t ops = pass / p->bytes / p->depth;
     size_t most = p->vectors > 1 ? OPS_MAX_SCATTERED : OPS_MAX;
 
     ops = ops > most ? most : ops;
@@ -105,23 +129,24 @@ static size_t pass_ops(const struct peer_bench *b, const struct bench_peer_plan 
 /* Measures a plan. 0: the number of operations is the usual one. */
 static int row(struct peer_bench *b, const char *note, struct bench_peer_plan p)
 {
-    char name[32];
+    const struct bench_peer_way *w = way_of(b);
+    char name[32], full_note[64];
 
-    snprintf(name, sizeof name, "%s_%s", bench_peer_transports[b->transport].name,
-             p.write ? "write" : "read");
-    struct bench_row *r = bench_row_new(name, note, p.bytes);
+    snprintf(name, sizeof name, "%s_%s", w->transport, p.write ? "write" : "read");
+    snprintf(full_note, sizeof full_note, "%s%s%s", w->note, w->note[0] && note[0] ? ", " : "", note);
+    struct bench_row *r = bench_row_new(name, full_note, p.bytes);
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", name);
-    p.transport = b->transport;
+    p.way = b->way;
     p.ops = p.ops ? p.ops : pass_ops(b, &p);
     r->moves_nothing = p.how == BENCH_PEER_PING || p.how == BENCH_PEER_CONNECT;
     int rc = bench_peer_set_up(&b->pair, &p, r);
     if (rc == 0)
         rc = bench_row_measure(b->e, r);
-    if (rc == 0) {
+    if (rc == 0)
         set_figures(b, r, &p);
+    if (rc == 0 && !b->played)
         set_targets(b, r, &p);
-    }
     rc = bench_report_row(b->rep, r, rc);
     bench_peer_tear_down(&b->pair);
     return rc;
@@ -221,17 +246,35 @@ static int rows(struct peer_bench *b)
 
 /* --- the group ---------------------------------------------------------------------------------- */
 
-static bool wanted(const struct bench_env *e, size_t transport)
+/* Those of GPUs only by name. */
+static bool wanted(const struct bench_env *e, const struct bench_peer_way *w)
 {
-    return !e->transport || strcmp(e->transport, bench_peer_transports[transport].name) == 0;
+    return e->transport ? strcmp(e->transport, w->transport) == 0 : w->memory != BENCH_PEER_GPU;
 }
 
 static int check_transport(const struct bench_env *e)
 {
-    for (size_t i = 0; i < TRANSPORTS; i++)
-        if (wanted(e, i))
+    for (size_t i = 0; i < WAYS; i++)
+        if (wanted(e, &bench_peer_ways[i]))
             return 0;
-    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm or tcp as --transport", e->transport);
+    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm, tcp or cuda_ipc as --transport",
+                     e->transport);
+}
+
+static int way_rows(struct peer_bench *b)
+{
+    const struct bench_peer_way *w = way_of(b);
+
+    if (!wanted(b->e, w))
+        return 0;
+    if (w->memory != BENCH_PEER_GPU)
+        return rows(b);
+    if (!bench_peer_gpus_exist(w))
+        return 0;
+    b->played = bench_bare_played();
+    b->e->quick |= b->played;
+    b->e->seconds = b->played ? 0 : b->e->seconds;
+    return rows(b);
 }
 
 int bench_group_peer(struct bench_env *e, struct bench_report *rep)
@@ -243,11 +286,8 @@ int bench_group_peer(struct bench_env *e, struct bench_report *rep)
         rc = bench_start_directory(e);
     if (rc == 0)
         rc = bench_peer_start(e, &b.pair);
-    for (size_t i = 0; rc == 0 && i < TRANSPORTS; i++) {
-        b.transport = i;
-        if (wanted(e, i))
-            rc = rows(&b);
-    }
+    for (; rc == 0 && b.way < WAYS; b.way++)
+        rc = way_rows(&b);
     bench_peer_stop(&b.pair);
     return rc;
 }

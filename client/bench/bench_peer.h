@@ -19,6 +19,7 @@
  *   bench_peer.c        the transports, the rows and their targets
  *   bench_peer_pair.c   the processes and the commands
  *   bench_peer_side.c   what one process sets up for a row
+ *   bench_peer_gpu.c    GPUs: memory, and copies as the limit
  *   bench_peer_move.c   contestants: reads and writes of a lease, memcpy
  */
 #ifndef TARN_CLIENT_BENCH_PEER_H
@@ -32,6 +33,7 @@
 #define BENCH_PEER_DEPTH_MAX 16
 #define BENCH_PEER_REGION_BYTES (512ull << 20) /* most bytes of a row's objects */
 #define BENCH_PEER_MOVERS_MAX 2
+#define BENCH_PEER_GPUS 2
 
 enum bench_peer_how {
     BENCH_PEER_CALL,    /* blocking calls */
@@ -42,7 +44,7 @@ enum bench_peer_how {
 };
 
 struct bench_peer_plan {
-    size_t transport; /* index in bench_peer_transports */
+    size_t way; /* index in bench_peer_ways */
     enum bench_peer_how how;
     bool write, both;
     const char *reference; /* the name of a second mover, contiguous and by plain calls; NULL: none */
@@ -67,7 +69,7 @@ struct bench_peer_mover {
     struct bench_peer_side *side;
     enum bench_peer_how how;
     struct bench_peer_bank bank;
-    char *memory; /* of the window */
+    char *memory; /* of the window; NULL: a GPU's, which `bank.lent` has */
     struct tarn_window *window;
     struct tarn_lease *lease;
     char peer[TARN_DESCRIPTOR_MAX]; /* the other process's lease */
@@ -92,12 +94,14 @@ struct bench_peer_side {
     bool first; /* A */
     /* memory of one memfd in both processes; the bare limits' windows */
     char *region, *other_region;
-    uint16_t loop_port; /* of a bare socket loop for this process alone */
+    uint16_t loop_port;                       /* of a bare socket loop for this process alone */
+    struct bench_bare *bare[BENCH_PEER_GPUS]; /* NULL: not opened */
     /* of the row */
     struct bench_peer_plan plan;
     struct tarn_client
         *c; /* over the plan's transport; a new one for each row, so that it maps no old windows */
     struct bench_load *flat, *scattered; /* own buffers: contiguous objects, and in the plan's pieces */
+    struct bench_load *far;              /* memory on the other process's GPU for the bare copies, or NULL */
     struct bench_peer_mover *movers[BENCH_PEER_MOVERS_MAX];
     size_t nmovers;
     struct bench_row *row; /* its contestants; those that only A can run come last */
@@ -129,16 +133,41 @@ int bench_peer_side_describe(const struct bench_peer_side *s, bench_peer_descrip
 int bench_peer_side_reach(struct bench_peer_side *s, const bench_peer_descriptors texts);
 void bench_peer_side_tear_down(struct bench_peer_side *s);
 
-/* --- transports (bench_peer.c) ------------------------------------------------------------------ */
+/* --- ways (bench_peer.c) ------------------------------------------------------------------------ */
 
-struct bench_peer_transport {
-    const char *name;
-    bool shared; /* windows are over tarn_window_alloc(), otherwise over private memory */
+enum bench_peer_memory {
+    BENCH_PEER_SHARED, /* of tarn_window_alloc() */
+    BENCH_PEER_PRIVATE,
+    BENCH_PEER_GPU,
+};
+
+/* A transport, and the kind of memory at both ends. */
+struct bench_peer_way {
+    const char *transport, *note;
+    enum bench_peer_memory memory;
+    int gpus[2]; /* A's and B's */
     int (*add_limits)(struct bench_peer_side *s);
     void (*small_target)(struct bench_row *r); /* of reads and writes of 4 KiB */
 };
 
-extern const struct bench_peer_transport bench_peer_transports[];
+extern const struct bench_peer_way bench_peer_ways[];
+
+static inline const struct bench_peer_way *bench_peer_way(const struct bench_peer_side *s)
+{
+    return &bench_peer_ways[s->plan.way];
+}
+
+/* --- GPUs (bench_peer_gpu.c) -------------------------------------------------------------------- */
+
+bool bench_peer_gpus_exist(const struct bench_peer_way *w);
+/* Opens the way's GPUs that are not open in this process yet, which must not have forked since. */
+int bench_peer_gpus_open(struct bench_peer_side *s);
+void bench_peer_gpus_close(struct bench_peer_side *s);
+/* A load in the plan's shape: on the process's own GPU if the way has GPUs, otherwise in private memory. */
+int bench_peer_load_new(const struct bench_peer_side *s, uint32_t vectors, struct bench_load **l_p);
+/* Adds bare copies between own memory and memory of this process on the other process's GPU, as limits: one
+ * for contiguous objects, and a gather kernel for pieces. */
+int bench_peer_add_copies(struct bench_peer_side *s);
 
 /* --- the pair (bench_peer_pair.c) --------------------------------------------------------------- */
 

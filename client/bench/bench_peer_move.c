@@ -176,10 +176,11 @@ static void free_window(struct bench_peer_mover *m)
     /* When the window cannot be closed, a peer may still touch its memory, which then stays. */
     if (m->window && tarn_window_close(m->window, BENCH_PEER_CALL_MS) != 0)
         return;
-    if (m->memory && bench_peer_transports[m->side->plan.transport].shared)
+    if (m->memory && bench_peer_way(m->side)->memory == BENCH_PEER_SHARED)
         tarn_window_free(m->memory);
     else if (m->memory)
         munmap(m->memory, m->bank.lent->memory_bytes);
+    bench_load_free(m->bank.lent);
 }
 
 static void mover_close(void *arg)
@@ -188,7 +189,6 @@ static void mover_close(void *arg)
 
     tarn_reach_free(m->reach);
     free_window(m);
-    bench_load_free(m->bank.lent);
     free(m);
 }
 
@@ -203,10 +203,13 @@ static const struct bench_ops mover_ops[] = {
 static int map_window(struct bench_peer_mover *m, uint32_t vectors)
 {
     const struct bench_peer_plan *p = &m->side->plan;
+    enum bench_peer_memory kind = bench_peer_way(m->side)->memory;
     uint64_t bytes = (p->ops + 1) * p->depth * p->bytes;
     void *memory = NULL;
-    int rc = bench_peer_transports[p->transport].shared ? tarn_window_alloc(bytes, 0, &memory)
-                                                        : bench_map(bytes, false, (char **)&memory);
+    if (kind == BENCH_PEER_GPU)
+        return bench_peer_load_new(m->side, vectors, &m->bank.lent);
+    int rc = kind == BENCH_PEER_SHARED ? tarn_window_alloc(bytes, 0, &memory)
+                                       : bench_map(bytes, false, (char **)&memory);
 
     m->memory = memory;
     return rc ? rc : bench_load_new_over(memory, p->bytes, vectors, p->depth, p->ops, &m->bank.lent);
@@ -236,7 +239,7 @@ static int lend(struct bench_peer_mover *m, uint32_t vectors)
     int rc = map_window(m, vectors);
 
     if (rc == 0)
-        rc = tarn_window_new(m->side->c, m->memory, m->bank.lent->memory_bytes, &m->window);
+        rc = tarn_window_new(m->side->c, m->bank.lent->memory, m->bank.lent->memory_bytes, &m->window);
     return rc ? rc : lease(m);
 }
 

@@ -307,6 +307,7 @@ void bench_peer_stop(struct bench_peer_pair *p)
     bench_stop_loop(p->other);
     for (int i = 0; i < 2; i++)
         bench_stop_loop(p->loops[i]);
+    bench_peer_gpus_close(&p->side);
     if (p->side.region)
         munmap(p->side.region, BENCH_PEER_REGION_BYTES);
     if (p->side.other_region)

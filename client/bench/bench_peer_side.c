@@ -7,16 +7,16 @@
 
 int bench_peer_client(const struct bench_peer_side *s, struct tarn_client **c_p)
 {
-    return bench_client(s->e, bench_peer_transports[s->plan.transport].name, c_p);
+    return bench_client(s->e, bench_peer_way(s)->transport, c_p);
 }
 
 static int make_loads(struct bench_peer_side *s)
 {
     const struct bench_peer_plan *p = &s->plan;
-    int rc = bench_load_new(p->bytes, 1, p->depth, 1, p->ops, &s->flat);
+    int rc = bench_peer_load_new(s, 1, &s->flat);
 
     if (rc == 0 && p->vectors > 1)
-        rc = bench_load_new(p->bytes, p->vectors, p->depth, 1, p->ops, &s->scattered);
+        rc = bench_peer_load_new(s, p->vectors, &s->scattered);
     return rc;
 }
 
@@ -29,7 +29,7 @@ static int add_contestants(struct bench_peer_side *s)
         rc = bench_peer_add_mover(s, BENCH_REFERENCE, p->reference, BENCH_PEER_CALL, 1);
     if (rc != 0 || p->how == BENCH_PEER_PING || p->how == BENCH_PEER_CONNECT)
         return rc;
-    return bench_peer_transports[p->transport].add_limits(s);
+    return bench_peer_way(s)->add_limits(s);
 }
 
 int bench_peer_side_set_up(struct bench_peer_side *s, const struct bench_peer_plan *plan)
@@ -38,6 +38,8 @@ int bench_peer_side_set_up(struct bench_peer_side *s, const struct bench_peer_pl
     s->row = bench_row_new("", "", plan->bytes);
     int rc = s->row ? 0 : tarn_fail(TARN_E_NO_MEMORY, "a row of the benchmark: out of memory");
 
+    if (rc == 0)
+        rc = bench_peer_gpus_open(s);
     if (rc == 0)
         rc = bench_peer_client(s, &s->c);
     if (rc == 0 && bench_peer_moves(s))
@@ -73,9 +75,10 @@ void bench_peer_side_tear_down(struct bench_peer_side *s)
     bench_row_free(s->row);
     tarn_close(s->c);
     s->c = NULL;
+    bench_load_free(s->far);
     bench_load_free(s->scattered);
     bench_load_free(s->flat);
     s->row = NULL;
-    s->scattered = s->flat = NULL;
+    s->scattered = s->flat = s->far = NULL;
     s->nmovers = 0;
 }
