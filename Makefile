@@ -265,6 +265,12 @@ bench-python: python $(B)/tarnd $(B)/python/bench/c_side
 	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python $(PYTHON) client/python/bench/overhead.py \
 	    $(BENCH_ARGS) --json-dir $(B)/bench
 
+# Beside NCCL and NIXL, between two GPUs; needs torch.
+.PHONY: bench-peers
+bench-peers: python $(B)/tarnd
+	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python $(PYTHON) client/python/bench/peers.py \
+	    $(BENCH_ARGS) --json-dir $(B)/bench
+
 # GB/s against size, from what make bench wrote; needs matplotlib.
 PLOTS_FROM ?= $(B)/bench
 PLOTS_TO   ?= docs/results
@@ -455,6 +461,7 @@ help:
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
 	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'
+	@echo 'make bench-peers windows beside NCCL and NIXL, between two GPUs; BENCH_ARGS=--quick'
 	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20 TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
