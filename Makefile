@@ -268,7 +268,7 @@ bench-python: python $(B)/tarnd $(B)/python/bench/c_side
 # Beside NCCL and NIXL, between two GPUs; needs torch.
 .PHONY: bench-peers
 bench-peers: python $(B)/tarnd
-	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python $(PYTHON) client/python/bench/peers.py \
+	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python:$$PYTHONPATH $(PYTHON) client/python/bench/peers.py \
 	    $(BENCH_ARGS) --json-dir $(B)/bench
 
 # GB/s against size, from what make bench wrote; needs matplotlib.
