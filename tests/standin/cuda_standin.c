@@ -413,6 +413,7 @@ void tarn_cuda_free(int device, void *addr)
 
 int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], uint64_t *number_p)
 {
+    static uint8_t exports;
     enter();
     int rc = check(device, FAIL_EXPORT);
     const struct memory *m = memory_at((uintptr_t)begin);
@@ -423,6 +424,7 @@ int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], 
         return leave(rc);
     memset(handle, 0, TARN_CUDA_HANDLE);
     memcpy(handle, &m->handle, sizeof(m->handle));
+    handle[TARN_CUDA_HANDLE - 1] = ++exports; /* as CUDA's, none is like the one before */
     *number_p = m->handle.inode;
     return leave(0);
 }

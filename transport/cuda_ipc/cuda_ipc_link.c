@@ -196,6 +196,7 @@ static int take_window(struct tarn_ipc_link *l, const struct tarn_peer *peer, st
     if (a.failed || one != 1 || n != 3 || memcmp(word, "gpu", 3) || !parse_handle(&a, &of))
         return tarn_answer_malformed(&a);
     of.allocation = tarn_answer_number(&a, 16, UINT64_MAX);
+    of.process = tarn_answer_number(&a, 16, UINT64_MAX);
     of.begin = (uintptr_t)tarn_answer_number(&a, 16, UINTPTR_MAX);
     w->offset = tarn_answer_number(&a, 10, SIZE_MAX / 4);
     if (a.failed || !of.begin || peer->nfds != (peer->write ? 3 : 1))

@@ -7,8 +7,9 @@
  * before its exit becomes visible.
  *
  * Windows: only those in GPU memory; shm has the others. ENTER answers "v1 1", then "<window> <bytes>
- * <nslots> gpu <uuid> <handle> <allocation> <begin> <offset>". The handle is that of the window's whole
- * allocation. `begin` is the allocation's address in the lender's process, which cannot open its own handles.
+ * <nslots> gpu <uuid> <handle> <allocation> <process> <begin> <offset>". The handle is that of the window's
+ * whole allocation. `begin` is the allocation's address in the lender's process, which cannot open its own
+ * handles, and `process` that process's number.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "transport/cuda/cuda_text.h"
 #include "transport/node_share.h"
 
@@ -62,8 +64,8 @@ static void window_of(const struct tarn_pool_memory *p, char text[TARN_SHARE_MOR
 {
     kind_of(p, text);
     size_t length = strlen(text);
-    snprintf(text + length, TARN_SHARE_MORE - length, " %" PRIx64 " %" PRIxPTR, p->allocation,
-             (uintptr_t)p->base - (uintptr_t)p->file_offset);
+    snprintf(text + length, TARN_SHARE_MORE - length, " %" PRIx64 " %" PRIx64 " %" PRIxPTR, p->allocation,
+             tarn_process_number(), (uintptr_t)p->base - (uintptr_t)p->file_offset);
 }
 
 static int ipc_enter(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a)

@@ -10,6 +10,7 @@
 
 #include "base/container.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "transport/cuda/cuda_text.h"
 
 int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p)
@@ -292,16 +293,19 @@ static int pin_arena(struct tarn_ipc_pool *p)
     return rc;
 }
 
-/* A process cannot open its own handles. Whoever told the address may as well have opened the handle. */
+/* A process cannot open its own handles. CUDA gives another handle whenever it is asked, so handles cannot be
+ * compared. Whoever told the address may as well have opened the handle. */
 static bool is_own(const struct tarn_ipc_pool *p)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
     struct tarn_cuda_memory m;
     uint64_t number;
+    if (p->of.process != tarn_process_number())
+        return false;
     tarn_cuda_memory_of((void *)p->of.begin, &m);
     return m.kind == TARN_CUDA_DEVICE && m.device == p->device &&
            tarn_cuda_export(p->device, (void *)p->of.begin, handle, &number) == 0 &&
-           number == p->of.allocation && memcmp(handle, p->of.handle, sizeof(handle)) == 0;
+           number == p->of.allocation;
 }
 
 static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)

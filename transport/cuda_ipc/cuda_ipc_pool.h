@@ -31,8 +31,8 @@ struct tarn_ipc_offer {
     bool writable; /* CPU: the arena is writable */
     uint8_t uuid[TARN_CUDA_UUID];
     uint8_t handle[TARN_CUDA_HANDLE];
-    uint64_t allocation; /* its number in the lender's process, */
-    uintptr_t begin;     /* and its address there; 0: a pool */
+    uint64_t allocation, process; /* its number in the lender's process, the number of that process, */
+    uintptr_t begin;              /* and its address there; 0: a pool */
 };
 
 struct tarn_ipc_pool {
