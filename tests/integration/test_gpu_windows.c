@@ -291,7 +291,7 @@ static void a_handle_that_does_not_open(void **state)
     const struct tarn_piece piece = {.addr = bytes, .bytes = sizeof(bytes)};
     struct tarn_move m = {.pieces = &piece, .npieces = 1};
     if (!tarn_standin_fail)
-        harness_skip("gpu", "only the stand-in can be told to fail");
+        harness_skip("standin", "only the stand-in can be told to fail");
     reach(s);
     tarn_standin_fail("open:*");
     int rc = tarn_read(s->reach, &m, 1, NULL);
@@ -363,7 +363,7 @@ static void a_recall_waits_for_copies(void **state)
     struct both b = {.lease = NULL};
     tarn_op op;
     if (!tarn_standin_delay)
-        harness_skip("gpu", "only the stand-in's copies can be delayed");
+        harness_skip("standin", "only the stand-in's copies can be delayed");
     both_begin(s, &b);
     device_set(b.d, b.own, 0x77, BYTES);
     tarn_standin_delay(1000000);
@@ -411,7 +411,7 @@ static void copies_that_fail(void **state)
     struct scene *s = *state;
     struct both b = {.lease = NULL};
     if (!tarn_standin_fail)
-        harness_skip("gpu", "only the stand-in can be told to fail");
+        harness_skip("standin", "only the stand-in can be told to fail");
     both_begin(s, &b);
     tarn_standin_fail("copy:*");
     assert_int_not_equal(tarn_write(s->reach, &b.move, 1, NULL), 0);

@@ -13,7 +13,8 @@
  * launch; CUDA Programming Guide). Their pieces do not overlap, so copying need not wait. But whoever waits
  * for the later launch assumes that the earlier one is done, so the later launch ends after it. Anything else
  * on the stream between two launches would prevent the overlap. So the last block of a launch writes the
- * launch's mark, after all blocks have made their writes visible system-wide.
+ * launch's mark, after it has made all writes visible system-wide: fences are cumulative (PTX ISA, Memory
+ * Consistency Model), so the other blocks only need to make theirs visible to the device.
  *
  * Loads are ordinary loads through the second-level cache, even from memory written by a NIC. That cache
  * is coherent, so data that was there when the launch was requested is seen. Only a kernel that runs while
@@ -123,7 +124,7 @@ static __device__ void sign_off(const struct tarn_kernel_mark &mark)
     wait_for_those_ahead();
     if (!mark.at || threadIdx.x > 0)
         return;
-    __threadfence_system();
+    __threadfence();
     if (atomicInc(&counters[mark.counter], gridDim.x - 1) < gridDim.x - 1)
         return;
     __threadfence_system();
