@@ -291,6 +291,8 @@ static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 
 static int begin(struct tarn_cuda_queue *q, int *before)
 {
+    if (q->passed == q->marked) /* it was idle: no reason to ask soon */
+        q->asked_ns = tarn_now_ns();
     return q->broken ? tarn_cuda_failed(q->broken, "CUDA", q->device) : tarn_cuda_enter(q->device, before);
 }
 
