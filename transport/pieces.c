@@ -160,10 +160,53 @@ bool tarn_runs_count(struct tarn_runs *r)
     return true;
 }
 
+/* The rest of the piece at the cursor. False: that piece is empty, or has several runs, or is the end. */
+static inline bool rest_of_plain(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n,
+                                 char **at_p, uint64_t *bytes_p)
+{
+    if (c->run == 1 && c->piece < n && pieces[c->piece].count <= 1)
+        *c = (struct tarn_cursor){.piece = c->piece + 1};
+    if (c->piece >= n || pieces[c->piece].count > 1)
+        return false;
+    *at_p = (char *)pieces[c->piece].addr + c->done;
+    *bytes_p = pieces[c->piece].bytes - c->done;
+    return *bytes_p > 0;
+}
+
+/* Moves the cursor on within a plain piece. */
+static inline void take_plain(struct tarn_cursor *c, uint64_t bytes, uint64_t left)
+{
+    c->done += bytes;
+    if (bytes == left)
+        *c = (struct tarn_cursor){.piece = c->piece + 1};
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 uint64_t tarn_cursor_next_both(struct tarn_cursor *far, const struct tarn_runs *r, struct tarn_cursor *near,
                                const struct tarn_piece *pieces, uint32_t n, uint64_t max, void **far_p,
                                void **near_p)
 {
+    char *a, *b, *first = NULL, *second = NULL;
+    uint64_t got = 0, of_a, of_b;
+    /* Most are plain, and there may be thousands. */
+    while (got < max && rest_of_plain(far, r->piece, r->n, &a, &of_a) &&
+           rest_of_plain(near, pieces, n, &b, &of_b) &&
+           (got == 0 || (a == first + got && b == second + got))) {
+        uint64_t take = least(least(of_a, of_b), max - got);
+        first = got ? first : a;
+        second = got ? second : b;
+        got += take;
+        take_plain(far, take, of_a);
+        take_plain(near, take, of_b);
+    }
+    *far_p = first;
+    *near_p = second;
+    if (got > 0)
+        return got;
     struct tarn_cursor begin = *far;
     uint64_t bytes = tarn_cursor_next(far, r->piece, r->n, max, far_p);
     uint64_t room = tarn_cursor_next(near, pieces, n, bytes, near_p);

@@ -127,6 +127,50 @@ static void every_byte_once_and_in_order(void **state)
     }
 }
 
+/* Two lists side by side: the far end's runs, and pieces of a caller. */
+static void two_lists_byte_by_byte(void **state)
+{
+    (void)state;
+    unsigned seed = (unsigned)tarn_now_ns();
+    print_message("seed %u\n", seed);
+    for (int round = 0; round < 20000; round++) {
+        struct tarn_piece p[2][6];
+        char *bytes[2][6 * 40 * 5];
+        struct tarn_runs runs = {.piece = p[0], .n = random_pieces(p[0], &seed)};
+        uint32_t n = random_pieces(p[1], &seed);
+        size_t totals[2] = {model(p[0], runs.n, bytes[0]), model(p[1], n, bytes[1])}, at = 0;
+        size_t total = totals[0] < totals[1] ? totals[0] : totals[1];
+        struct tarn_cursor far = {0}, near = {0};
+        while (at < total) {
+            uint64_t max = 1 + (uint64_t)rand_r(&seed) % 100;
+            void *a, *b;
+            max = max < total - at ? max : total - at;
+            uint64_t got = tarn_cursor_next_both(&far, &runs, &near, p[1], n, max, &a, &b);
+            assert_in_range(got, 1, max);
+            for (uint64_t i = 0; i < got; i++, at++) {
+                assert_ptr_equal((char *)a + i, bytes[0][at]);
+                assert_ptr_equal((char *)b + i, bytes[1][at]);
+            }
+        }
+    }
+}
+
+static void plain_pieces_that_touch_in_both_lists_are_one(void **state)
+{
+    (void)state;
+    struct tarn_piece a[] = {{memory, 8, 0, 1}, {memory + 8, 8, 0, 0}, {memory + 16, 4, 0, 0}};
+    struct tarn_piece b[] = {{memory + 100, 4, 0, 0}, {memory + 104, 12, 0, 0}, {memory + 200, 4, 0, 0}};
+    const struct tarn_runs runs = {.piece = a, .n = 3};
+    struct tarn_cursor far = {0}, near = {0};
+    void *x, *y;
+    assert_int_equal(tarn_cursor_next_both(&far, &runs, &near, b, 3, 20, &x, &y), 16);
+    assert_ptr_equal(x, memory);
+    assert_ptr_equal(y, memory + 100);
+    assert_int_equal(tarn_cursor_next_both(&far, &runs, &near, b, 3, 4, &x, &y), 4);
+    assert_ptr_equal(x, memory + 16);
+    assert_ptr_equal(y, memory + 200);
+}
+
 static void a_cursor_can_begin_anywhere(void **state)
 {
     (void)state;
@@ -158,6 +202,8 @@ int main(void)
         cmocka_unit_test(runs_may_overlap),
         cmocka_unit_test(a_limit_splits_runs),
         cmocka_unit_test(every_byte_once_and_in_order),
+        cmocka_unit_test(two_lists_byte_by_byte),
+        cmocka_unit_test(plain_pieces_that_touch_in_both_lists_are_one),
         cmocka_unit_test(a_cursor_can_begin_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
