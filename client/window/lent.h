@@ -113,8 +113,9 @@ struct tarn_lent {
     uint64_t next_id, next_pass;
     struct tarn_lent_page *pages;
     struct tarn_lent_ring *rings;
-    int bell;          /* an eventfd: a ring has got something */
-    uint32_t spinning; /* threads that look at the rings by themselves */
+    int bell;           /* an eventfd: a ring has got something */
+    uint32_t spinning;  /* threads that look at the rings by themselves */
+    uint64_t waited_ns; /* how long the last notification was waited for */
 };
 
 int tarn_lent_init(struct tarn_lent *l, uint64_t epoch);

@@ -19,7 +19,8 @@
 #include "base/thread.h"
 #include "client/window/lent_impl.h"
 
-#define SPIN_NS (50 * 1000ull) /* longer than a sleeper takes to wake */
+#define SPIN_NS (50 * 1000ull)        /* longer than a sleeper takes to wake */
+#define SPIN_MOST_NS (1000 * 1000ull) /* where a waking sleeper adds little */
 
 /* --- queues ------------------------------------------------------------------------------------- */
 
@@ -241,6 +242,13 @@ static int spin(const struct waiter *w, uint64_t until_ns)
     return rc;
 }
 
+/* Twice the last wait, because waits resemble each other: transfers of a size follow one another. */
+static uint64_t spin_ns(const struct tarn_lent *l)
+{
+    uint64_t ns = 2 * l->waited_ns;
+    return ns < SPIN_NS || ns > SPIN_MOST_NS ? SPIN_NS : ns;
+}
+
 /* The deadline has passed; a bell that somebody else has silenced must not matter. */
 static int last_look(const struct waiter *w)
 {
@@ -251,14 +259,17 @@ static int last_look(const struct waiter *w)
 static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_lent *l = w->lent;
-    uint64_t until = tarn_now_ns() + SPIN_NS;
+    uint64_t since = tarn_now_ns();
     pthread_mutex_lock(&l->lock);
+    uint64_t until = since + spin_ns(l);
     if (w->lease)
         w->lease->waiters++;
     int rc = l->rings ? spin(w, until < deadline_ns ? until : deadline_ns) : TARN_E_AGAIN;
     while (rc == TARN_E_AGAIN && (rc = look(w)) == TARN_E_AGAIN)
         if (!tarn_cancel_cond(cancel, &l->told, &l->lock, deadline_ns))
             rc = tarn_canceled(cancel) ? tarn_cancel_fail() : last_look(w);
+    if (rc == 0)
+        l->waited_ns = tarn_now_ns() - since;
     if (w->lease && --w->lease->waiters == 0)
         pthread_cond_broadcast(&l->unpinned); /* who recalls it frees it */
     pthread_mutex_unlock(&l->lock);
