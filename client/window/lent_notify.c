@@ -20,7 +20,7 @@
 #include "client/window/lent_impl.h"
 
 #define SPIN_NS (50 * 1000ull)        /* longer than a sleeper takes to wake */
-#define SPIN_MOST_NS (1000 * 1000ull) /* where a waking sleeper adds little */
+#define SPIN_MOST_NS (4500 * 1000ull) /* then a sleeper's waking is 1 % of the wait */
 
 /* --- queues ------------------------------------------------------------------------------------- */
 
@@ -242,10 +242,11 @@ static int spin(const struct waiter *w, uint64_t until_ns)
     return rc;
 }
 
-/* Twice the last wait, because waits resemble each other: transfers of a size follow one another. */
+/* Half as long again as the last wait, because waits resemble each other: transfers of a size follow one
+ * another. */
 static uint64_t spin_ns(const struct tarn_lent *l)
 {
-    uint64_t ns = 2 * l->waited_ns;
+    uint64_t ns = l->waited_ns + l->waited_ns / 2;
     return ns < SPIN_NS || ns > SPIN_MOST_NS ? SPIN_NS : ns;
 }
 
