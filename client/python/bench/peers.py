@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -171,7 +172,7 @@ def other(pipe: Connection, *args: Any) -> None:
     while True:
         what, *rest = pipe.recv()
         if what == "end":
-            os._exit(0)  # NCCL and UCX have threads
+            os._exit(0)  # as A does
         try:
             pipe.send((True, serve(side, contestants, what, *rest)))
             if what == "run":
@@ -355,11 +356,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, local_nodes({"peers": ["cpu0:bytes=1M"]}) as redis:
         results = measure(redis, folder, options)
     if options.json_dir:
+        options.json_dir.mkdir(parents=True, exist_ok=True)
         (options.json_dir / "peers.json").write_text(json.dumps(results, indent=1))
     return 0
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    os._exit(status)  # NCCL and UCX have threads
+    status = 1
+    try:
+        status = main()
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)  # NCCL and UCX have threads, which would keep it waiting
