@@ -198,6 +198,8 @@ static int say_connect(struct tarn_channel *ch, const struct knock *k)
     tarn_party_tell(&ch->all->self, &c.strings);
     c.n += TARN_PARTY_FIELDS;
     tarn_command_add(&c, k->hello, k->hello_bytes);
+    if (k->client->secret)
+        tarn_command_str(&c, k->client->secret);
     rc = tarn_control_conn_send(conn, &c, k->deadline_ns, k->cancel);
     tarn_command_free(&c);
     if (!rc)

@@ -50,8 +50,9 @@ int tarn_channel_command_lender(struct tarn_channels *all, struct tarn_conn *c, 
     return 0;
 }
 
-/* CONNECT <channel> <7 fields of the connector> <hello> */
-int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c, redisReply **args)
+/* CONNECT <channel> <7 fields of the connector> <hello> [<secret>]. The control connection does not say
+ * enough: everyone who has a descriptor may open one. */
+int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c, size_t n, redisReply **args)
 {
     const redisReply *hello = args[2 + TARN_PARTY_FIELDS];
     struct tarn_party peer;
@@ -63,8 +64,8 @@ int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c,
     if (!rc && hello->len > TARN_HELLO_MAX)
         rc = tarn_fail(TARN_E_INVALID, "CONNECT: a hello of %zu bytes: at most %d", (size_t)hello->len,
                        TARN_HELLO_MAX);
-    if (!rc && all->accept_fd < 0)
-        rc = tarn_fail(TARN_E_NOT_FOUND, "CONNECT: %s does not listen for channels", all->self.id);
+    if (!rc)
+        rc = admit(all, c, n > 3 + TARN_PARTY_FIELDS ? args[3 + TARN_PARTY_FIELDS] : NULL);
     peer.session = c->session->id;
     if (!rc)
         rc = tarn_channel_new(all, &peer, &ch);

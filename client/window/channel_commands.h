@@ -19,7 +19,7 @@
 
 /* As tarn_command_fn. */
 int tarn_channel_command_lender(struct tarn_channels *all, struct tarn_conn *c, size_t n, redisReply **args);
-int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c, redisReply **args);
+int tarn_channel_command_connect(struct tarn_channels *all, struct tarn_conn *c, size_t n, redisReply **args);
 int tarn_channel_command_post(struct tarn_channels *all, struct tarn_conn *c, size_t n, redisReply **args);
 int tarn_channel_command_unpost(struct tarn_channels *all, struct tarn_conn *c, redisReply **args);
 int tarn_channel_command_deliver(struct tarn_channels *all, struct tarn_conn *c, redisReply **args);

@@ -245,8 +245,7 @@ static int command_lender(struct tarn_conn *c, size_t n, redisReply **args)
 
 static int command_connect(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    (void)n;
-    return tarn_channel_command_connect(&lender_of(c->host)->channels, c, args);
+    return tarn_channel_command_connect(&lender_of(c->host)->channels, c, n, args);
 }
 
 static int command_post(struct tarn_conn *c, size_t n, redisReply **args)
@@ -280,7 +279,7 @@ static const struct tarn_control_command commands[] = {
     {"UNPOST", command_unpost, 3, 0, 0, TARN_SESSION, "<channel> <announcement>: withdraws it"},
     {"HANGUP", command_hangup, 2, 0, 0, TARN_SESSION, "<channel>: the peer has ended it"},
     {"CONNECT", command_connect, 3 + TARN_PARTY_FIELDS, 0, 0, TARN_SESSION,
-     "<channel> <7 fields of the connector> <hello>: makes a channel"},
+     "<channel> <7 fields of the connector> <hello> [<secret>]: makes a channel"},
     {"LENDER", command_lender, 2, 0, 0, TARN_ANYBODY,
      "<protocol> [<secret>]: who answers here, for channels"},
     {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,

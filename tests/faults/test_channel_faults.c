@@ -513,6 +513,53 @@ static void secrets(void **state)
     assert_non_null(strstr(tarn_last_error(), "give this client a secret"));
 }
 
+/* The first words of what is answered to CONNECT, with that secret; NULL: none. */
+static void connect_raw(struct tarn_resp *resp, const char *secret, const char *answer)
+{
+    static const char id[] = "0123456789abcdef";
+    uint64_t soon = tarn_deadline(10000);
+    redisReply *reply;
+    assert_int_equal(tarn_resp_append_strs(resp, "CONNECT", "1", id, id, id, "127.0.0.1:1", "/nowhere",
+                                           "host", id, "hello", secret, NULL),
+                     0);
+    assert_int_equal(tarn_resp_read(resp, soon, NULL, &reply), 0);
+    if (!answer)
+        assert_int_equal(reply->type, REDIS_REPLY_INTEGER);
+    else if (reply->type != REDIS_REPLY_ERROR || !strstr(reply->str, answer))
+        fail_msg("%s: %s", secret ? secret : "no secret", reply->str);
+    freeReplyObject(reply);
+}
+
+/* Who has a descriptor has the secret of control connections, and no channel by that. */
+static void a_descriptor_connects_no_channel(void **state)
+{
+    struct channel_pair *p = *state;
+    const struct tarn_options o = {.listen = "127.0.0.1:0", .secret = "right"};
+    struct channel_end l;
+    struct tarn_lease *lease;
+    struct tarn_resp *resp;
+    struct tarn_addr a;
+    redisReply *reply;
+    char text[TARN_DESCRIPTOR_MAX], address[TARN_CHANNEL_ADDRESS_MAX], secret[33];
+    channel_end_open(p->w->redis->url, p->transports, &o, &l);
+    assert_int_equal(tarn_channel_listen(l.client), 0);
+    assert_int_equal(tarn_channel_address(l.client, address, NULL), 0);
+    assert_int_equal(tarn_lease(l.window, NULL, 0, NULL, &lease), 0);
+    assert_int_equal(tarn_lease_descriptor(lease, text), 0);
+    snprintf(secret, sizeof(secret), "%.32s", strrchr(text, ' ') - 64);
+    assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
+    assert_int_equal(tarn_resp_connect(&a, tarn_deadline(10000), NULL, &resp), 0);
+    assert_int_equal(tarn_resp_append_strs(resp, "HELLO", "1", "77", secret, NULL), 0);
+    assert_int_equal(tarn_resp_read(resp, tarn_deadline(10000), NULL, &reply), 0);
+    assert_int_equal(reply->type, REDIS_REPLY_ARRAY);
+    freeReplyObject(reply);
+    connect_raw(resp, NULL, "was shown none");
+    connect_raw(resp, secret, "wrong secret");
+    connect_raw(resp, "right", NULL);
+    tarn_resp_free(resp);
+    channel_end_close(&l);
+}
+
 /* Nobody there, nobody who listens, somebody else. */
 static void addresses_that_lead_nowhere(void **state)
 {
@@ -657,6 +704,7 @@ int main(int argc, char **argv)
         CHANNEL_TESTS(clients_close_with_calls_under_way),
         CHANNEL_TESTS(garbage_before_a_connect),
         CHANNEL_TESTS(secrets),
+        CHANNEL_TESTS(a_descriptor_connects_no_channel),
         CHANNEL_TESTS(addresses_that_lead_nowhere),
         CHANNEL_TESTS(commands_of_others),
         CHANNEL_TESTS(deliveries_that_lie),
