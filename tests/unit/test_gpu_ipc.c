@@ -32,7 +32,10 @@ static struct tarn_link *ipc_link(struct fake_node *n)
     p.local = n->local;
     p.write = true;
     p.nfds = fake_attach(n, SESSION, true, "", text, fds);
-    if (n->ops->connect(&p, &l))
+    int rc;
+    while ((rc = n->ops->connect(&p, &l)) == TARN_INPROGRESS) /* the driver is still starting */
+        ;
+    if (rc)
         fail_msg("connect: %s", tarn_last_error());
     for (uint32_t i = 0; i < p.nfds; i++)
         if (fds[i] >= 0)
