@@ -19,7 +19,9 @@ static void take_gpu_memory(struct window_pair *p)
     p->memory = tarn_standin_reach(0, p->lent, WINDOW_ROOM);
 }
 
-static int start_over(void **state, const char *transports, bool shared)
+enum memory { PRIVATE, SHARED, GPU };
+
+static int start_over(void **state, const char *transports, enum memory memory)
 {
     static const struct world_plan plan = {.nodes = 0};
     struct window_pair *p = calloc(1, sizeof(*p));
@@ -28,13 +30,13 @@ static int start_over(void **state, const char *transports, bool shared)
     p->w = w;
     p->lender = world_client(p->w, NULL);
     p->peer = world_client(p->w, transports);
-    if (!strcmp(transports, "cuda_ipc"))
+    p->shared = memory == SHARED;
+    if (memory == GPU)
         take_gpu_memory(p);
-    else if (shared)
+    else if (p->shared)
         assert_int_equal(tarn_window_alloc(WINDOW_ROOM, 0, (void **)&p->memory), 0);
     else
         p->memory = malloc(WINDOW_ROOM);
-    p->shared = shared;
     if (!p->lent)
         p->lent = p->memory;
     p->own = malloc(WINDOW_ROOM);
@@ -49,22 +51,27 @@ static int start_over(void **state, const char *transports, bool shared)
 
 int window_start_tcp(void **state)
 {
-    return start_over(state, "tcp", false);
+    return start_over(state, "tcp", PRIVATE);
 }
 
 int window_start_shm(void **state)
 {
-    return start_over(state, "shm", true);
+    return start_over(state, "shm", SHARED);
 }
 
 int window_start_gpu(void **state)
 {
-    return start_over(state, "cuda_ipc", false);
+    return start_over(state, "cuda_ipc", GPU);
+}
+
+int window_start_gpu_tcp(void **state)
+{
+    return start_over(state, "tcp", GPU);
 }
 
 int window_start_rdma(void **state)
 {
-    return start_over(state, "rdma", true);
+    return start_over(state, "rdma", SHARED);
 }
 
 int window_stop(void **state)

@@ -23,8 +23,9 @@ struct window_pair {
 int window_start_tcp(void **state);
 int window_start_shm(void **state);
 int window_start_rdma(void **state);
-/* Over cuda_ipc, with memory of the stand-in's GPU, into which it lets the test look. */
+/* With memory of the stand-in's GPU, into which it lets the test look: over cuda_ipc and tcp. */
 int window_start_gpu(void **state);
+int window_start_gpu_tcp(void **state);
 int window_stop(void **state);
 
 /* The runs of the pair's window, or all of it with n 0. */

@@ -36,6 +36,7 @@ struct tarn_pool_memory {
 struct tarn_pinned {
     const struct tarn_runs *runs;
     uint64_t at;
+    int device; /* whose memory it is, as this process counts GPUs; -1: the CPU's */
 };
 
 /*

@@ -510,6 +510,11 @@ void tarn_lent_info(struct tarn_lent *l, struct tarn_buf *text)
 
 /* --- the guard ---------------------------------------------------------------------------------- */
 
+static int gpu_of(const struct tarn_pool_memory *m)
+{
+    return m->kind == TARN_POOL_GPU ? m->device : -1;
+}
+
 static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, uint32_t slot, uint64_t gen,
                      uint64_t offset, uint64_t bytes, struct tarn_pinned *p)
 {
@@ -526,7 +531,7 @@ static int guard_pin(void *arg, uint64_t session, bool write, uint32_t window, u
         rc = TARN_E_SIZE;
     if (!rc) {
         lease->pins++;
-        *p = (struct tarn_pinned){.runs = &lease->runs, .at = offset};
+        *p = (struct tarn_pinned){.runs = &lease->runs, .at = offset, .device = gpu_of(&l->pools[window])};
     }
     pthread_mutex_unlock(&l->lock);
     return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)

@@ -63,6 +63,20 @@ static bool choose(const struct batch *b, struct job *j)
     return tarn_way_choose(b->reach->client, &q, tarn_now_ns(), &j->way);
 }
 
+/* Do both sides have a transport that reaches the window from where this client is? */
+static bool may_reach(const struct batch *b)
+{
+    const struct tarn_client *c = b->reach->client;
+    const struct tarn_peer_node *lender = b->reach->lender;
+    uint8_t common = atomic_load(&lender->pool_transports[b->reach->window]);
+    for (int t = 0; t < c->ntransports; t++) {
+        bool far = !(c->transports[t]->caps & TARN_CAP_SAME_HOST);
+        if (common & (1u << t) && (far || atomic_load(&lender->near)))
+            return true;
+    }
+    return false;
+}
+
 static int unreachable(const struct batch *b, const struct job *j)
 {
     struct tarn_peer_node *lender = b->reach->lender;
@@ -70,13 +84,11 @@ static int unreachable(const struct batch *b, const struct job *j)
         return tarn_peer_node_fail(lender, TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
     if (atomic_load(&lender->health) != TARN_UP || atomic_load(&lender->superseded))
         return tarn_peer_node_fail(lender, TARN_E_NODE_DOWN, "does not answer: has its process ended?");
-    if (b->reach->descriptor.gpu &&
-        (!atomic_load(&lender->near) || !atomic_load(&lender->pool_transports[b->reach->window])))
-        return tarn_peer_node_fail(
-            lender, TARN_E_NOT_REACHABLE,
-            "window %u is memory of a GPU: only clients of the lender's host reach it, by "
-            "cuda_ipc, which both must have among their transports",
-            b->reach->window);
+    if (b->reach->descriptor.gpu && !may_reach(b))
+        return tarn_peer_node_fail(lender, TARN_E_NOT_REACHABLE,
+                                   "window %u is memory of a GPU: clients of the lender's host reach it by "
+                                   "cuda_ipc or tcp, others by tcp: give both sides one of these",
+                                   b->reach->window);
     return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
 }
 

@@ -41,8 +41,7 @@ struct tarn_reach;
  * Lends [addr, addr + bytes). The first window of a client starts a thread, which answers peers at
  * tarn_options.listen and at a Unix socket; redis-cli can look into both (INFO, CLIENT LIST). The memory must
  * stay mapped until tarn_window_close() has returned 0. Memory of tarn_window_alloc() is reached by peers of
- * this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, so by peers of this host
- * alone.
+ * this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, from other hosts by tcp.
  *
  * Errors: INVALID (no such memory, or of more than one allocation of a GPU), UNSUPPORTED (CUDA has no handle
  * for memory of this kind: managed, cudaMallocAsync(), cuMemMap()), BUSY (this client has TARN_WINDOWS_MAX

@@ -35,6 +35,7 @@ enum order { RECALL = 'r', CHECK = 'c', END = 'e' };
 
 struct scene {
     struct world *w;
+    const char *transport; /* of the peer */
     pid_t lender;
     int orders, answers; /* pipes */
     struct tarn_client *peer;
@@ -129,6 +130,7 @@ static int start(void **state)
     void *w;
     assert_int_equal(world_start(&w, &plan), 0);
     s->w = w;
+    s->transport = *state;
     assert_int_equal(pipe(to) | pipe(from), 0);
     s->lender = fork();
     assert_true(s->lender >= 0);
@@ -166,7 +168,7 @@ static int stop(void **state)
 static void reach(struct scene *s)
 {
     devices_need(1);
-    s->peer = world_client(s->w, "cuda_ipc");
+    s->peer = world_client(s->w, s->transport);
     assert_int_equal(read(s->answers, &s->told, sizeof(s->told)), sizeof(s->told));
     if (tarn_reach(s->peer, s->told.text, 0, &s->reach))
         fail_msg("reach: %s", tarn_last_error());
@@ -267,22 +269,6 @@ static void memory_that_cannot_be_lent(void **state)
     device_close(d);
 }
 
-static void peers_without_cuda_ipc(void **state)
-{
-    struct scene *s = *state;
-    uint8_t byte = 0;
-    const struct tarn_piece piece = {.addr = &byte, .bytes = 1};
-    struct tarn_move m = {.pieces = &piece, .npieces = 1};
-    reach(s);
-    tarn_reach_free(s->reach);
-    tarn_close(s->peer);
-    s->peer = world_client(s->w, "tcp");
-    assert_int_equal(tarn_reach(s->peer, s->told.text, 0, &s->reach), 0);
-    assert_int_equal(tarn_read(s->reach, &m, 1, NULL), TARN_E_NOT_REACHABLE);
-    assert_non_null(strstr(tarn_last_error(), "memory of a GPU"));
-    assert_int_equal(tarn_write(s->reach, &m, 1, NULL), TARN_E_NOT_REACHABLE);
-}
-
 /* The GPU cannot be used, then it can. */
 static void a_handle_that_does_not_open(void **state)
 {
@@ -307,6 +293,7 @@ static void a_handle_that_does_not_open(void **state)
 
 /* Lender and peer in this process. */
 struct both {
+    const char *transports; /* the lender's; NULL: all */
     struct tarn_client *lender;
     struct device *d;
     uint8_t *memory, *own;
@@ -316,13 +303,13 @@ struct both {
     struct tarn_move move;
 };
 
-static void both_begin(struct scene *s, struct both *b)
+static void both_open(struct scene *s, struct both *b)
 {
     const struct tarn_lease_options writable = {.size = sizeof(writable), .flags = TARN_LEASE_WRITE};
     char text[TARN_DESCRIPTOR_MAX];
     devices_need(1);
-    b->lender = world_client(s->w, NULL);
-    s->peer = world_client(s->w, "cuda_ipc");
+    b->lender = world_client(s->w, b->transports);
+    s->peer = world_client(s->w, s->transport);
     b->d = device_open(0);
     b->memory = device_alloc(b->d, BYTES);
     b->own = device_alloc(b->d, BYTES);
@@ -332,6 +319,11 @@ static void both_begin(struct scene *s, struct both *b)
     assert_int_equal(tarn_lease(b->window, NULL, 0, &writable, &b->lease), 0);
     assert_int_equal(tarn_lease_descriptor(b->lease, text), 0);
     assert_int_equal(tarn_reach(s->peer, text, 0, &s->reach), 0);
+}
+
+static void both_begin(struct scene *s, struct both *b)
+{
+    both_open(s, b);
     if (tarn_write(s->reach, &b->move, 1, NULL)) /* all is open after that */
         fail_msg("write: %s", tarn_last_error());
 }
@@ -342,6 +334,27 @@ static void both_end(struct both *b)
     device_drop(b->d, b->memory);
     device_drop(b->d, b->own);
     device_close(b->d);
+}
+
+static void no_transport(struct scene *s, const char *lender, const char *peer)
+{
+    struct both b = {.transports = lender};
+    s->transport = peer;
+    both_open(s, &b);
+    assert_int_equal(tarn_read(s->reach, &b.move, 1, NULL), TARN_E_NOT_REACHABLE);
+    assert_non_null(strstr(tarn_last_error(), "cuda_ipc or tcp"));
+    assert_int_equal(tarn_write(s->reach, &b.move, 1, NULL), TARN_E_NOT_REACHABLE);
+    both_end(&b);
+}
+
+static void a_lender_of_another_transport(void **state)
+{
+    no_transport(*state, "cuda_ipc", "tcp");
+}
+
+static void a_peer_of_another_transport(void **state)
+{
+    no_transport(*state, NULL, "shm");
 }
 
 static bool is_marked(const struct both *b)
@@ -421,7 +434,21 @@ static void copies_that_fail(void **state)
     both_end(&b);
 }
 
-#define TEST(t) cmocka_unit_test_setup_teardown(t, start, stop)
+/* Tests of both transports. */
+#define BOTH_TESTS(T) \
+    T(with_memory_of_the_host) \
+    T(with_memory_of_the_same_gpu) \
+    T(with_memory_of_another_gpu) \
+    T(one_allocation_after_the_other)
+#define IPC_TESTS(T) \
+    T(memory_that_cannot_be_lent) \
+    T(a_lender_of_another_transport) \
+    T(a_peer_of_another_transport) \
+    T(a_handle_that_does_not_open) \
+    T(a_recall_waits_for_copies) \
+    T(copies_that_fail)
+#define IPC(test) {"cuda_ipc: " #test, test, start, stop, "cuda_ipc"},
+#define TCP(test) {"tcp: " #test, test, start, stop, "tcp"},
 
 int main(int argc, char **argv)
 {
@@ -430,12 +457,6 @@ int main(int argc, char **argv)
             lend(argv[1], atoi(argv[2]), atoi(argv[3]));
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        TEST(with_memory_of_the_host),    TEST(with_memory_of_the_same_gpu),
-        TEST(with_memory_of_another_gpu), TEST(memory_that_cannot_be_lent),
-        TEST(peers_without_cuda_ipc),     TEST(a_handle_that_does_not_open),
-        TEST(a_recall_waits_for_copies),  TEST(one_allocation_after_the_other),
-        TEST(copies_that_fail),
-    };
+    const struct CMUnitTest tests[] = {BOTH_TESTS(IPC) BOTH_TESTS(TCP) IPC_TESTS(IPC)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -733,13 +733,14 @@ static void skipped(void **state)
 #define TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
 #define SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
 #define GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
+#define GPU_TCP(test) {"tcp, memory of a GPU: " #test, test, window_start_gpu_tcp, window_stop, NULL},
 #define RDMA(test) {"rdma: " #test, test, window_start_rdma, window_stop, NULL},
 
 /* "rdma": over that alone. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {TESTS(TCP) HOST_TESTS(TCP) TESTS(SHM) HOST_TESTS(SHM)},
-                            gpu[] = {TESTS(GPU)}, rdma[] = {TESTS(RDMA) HOST_TESTS(RDMA)},
+                            gpu[] = {TESTS(GPU) TESTS(GPU_TCP)}, rdma[] = {TESTS(RDMA) HOST_TESTS(RDMA)},
                             no_rdma[] = {cmocka_unit_test(skipped)};
     int failed = argc > 1 && !strcmp(argv[1], "rdma") ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
     if (tarn_standin_reach && argc == 1)

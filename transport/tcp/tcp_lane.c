@@ -272,7 +272,7 @@ static void answered(struct tarn_tcp_lane *n, int status)
     n->unanswered = w->next;
     if (!tarn_tcp_course(w)->status)
         tarn_tcp_course(w)->status = status;
-    if (status || n->op == TARN_TCP_PUT || !is_staged(w))
+    if (n->answer.status || n->op == TARN_TCP_PUT || !is_staged(w))
         tarn_tcp_course(w)->ended = true;
     reap(n);
 }

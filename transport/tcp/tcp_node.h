@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
- * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_node_window.c (those of windows).
+ * frames and bytes), tcp_node_gpu.c (those of GPU memory) and tcp_node_window.c (those of windows).
  *
  * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
  * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
@@ -32,6 +32,7 @@ struct tarn_tcp_reply {
     struct tarn_tcp_frame frame;
     struct tarn_tcp_frame verdict; /* windows: follows the payload, tcp_frame.h */
     void *payload;
+    int device; /* of the GPU whose memory it is, once ready; -1: the CPU's */
     bool ready;
     bool pinned;
 };
@@ -65,6 +66,7 @@ struct tarn_tcp_conn {
     bool receiving;
     uint8_t *to;
     uint64_t left;
+    int put_device; /* of the GPU whose memory it is for; -1: the CPU's */
     int32_t put_status;
     /* Windows: the payload ends with so many bytes of a notification. */
     uint32_t notice_bytes;
@@ -72,7 +74,9 @@ struct tarn_tcp_conn {
         uint64_t tag;
         char data[TARN_NOTIFY_MAX];
     } notice;
-    /* GPU pools: */
+    /* Of the put with that notification, which is landing; meanwhile no other begins. NULL: there is none. */
+    struct tarn_tcp_reply *telling;
+    /* GPU memory: */
     struct tarn_tcp_conn *gpu_next, *gpu_prev; /* in its thread's list */
     bool listed;                               /* it is in that list */
     bool starved;                              /* it waits for a stage, or for room in its stage */
@@ -91,7 +95,7 @@ struct tarn_tcp_thread {
     int epoll_fd;
     _Atomic uint32_t conns;
     uint32_t timed; /* connections of this thread with a deadline */
-    /* GPU pools: */
+    /* GPU memory: */
     struct tarn_copiers copiers;
     struct tarn_tcp_conn *gpu_conns; /* connections that have or want a stage, in the order of arrival */
     struct tarn_stage *stages;       /* unused ones */
@@ -130,11 +134,27 @@ void tarn_tcp_unpin_slot(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f
 /* Logs what was done to a connection, and why, at most once a second. */
 void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why);
 
+/* Payload bytes of a put that are to come, without the notification. */
+static inline uint64_t tarn_tcp_put_left(const struct tarn_tcp_conn *c)
+{
+    return c->left > c->notice_bytes ? c->left - c->notice_bytes : 0;
+}
+
 /* tcp_node_window.c */
 static inline bool tarn_tcp_lends_windows(const struct tarn_tcp_conn *c)
 {
     return c->node->half.serve.guard.pin_lease != NULL;
 }
+
+/* Pins `bytes` bytes of a request from byte `done` on: for one system call, or one copy of a GPU. */
+int tarn_tcp_window_pin(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, bool write,
+                        uint64_t done, uint64_t bytes, struct tarn_pinned *p);
+/* Turns a GET request into an answer, which may begin. */
+void tarn_tcp_window_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+/* Can the next byte of an answer be sent? sent: how many were; part: where in the stage its payload goes on.
+ */
+bool tarn_tcp_window_may_send(struct tarn_tcp_conn *c, const struct tarn_tcp_reply *r, uint64_t sent,
+                              uint32_t part);
 
 struct tarn_tcp_window_turn {
     struct iovec iov[TARN_TCP_WINDOW_IOVS];
@@ -148,38 +168,32 @@ struct tarn_tcp_window_turn {
 void tarn_tcp_window_gather(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t, uint64_t most);
 /* A put's header has come: does a notification end it? False: the header is malformed. */
 bool tarn_tcp_window_notice_begins(struct tarn_tcp_conn *c);
-/* Where the next payload bytes of a put go, pinned. Sets c->put_status, and leaves *t empty, if the lease has
- * ended. */
-void tarn_tcp_window_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
-/* The put's bytes are in place: tells of it. */
-void tarn_tcp_window_notify(struct tarn_tcp_conn *c);
+/* Where the next payload bytes of a put go, pinned or in the stage. Sets c->put_status, and leaves *t empty,
+ * if the lease has ended. False: nowhere yet. */
+bool tarn_tcp_window_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
+/* The bytes of that put are in place: tells of it. 0, or the put's status. */
+int tarn_tcp_window_notify(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f);
 /* The turn's system call is over. */
 void tarn_tcp_window_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t);
-/* May the session do that to the lease just now? 0, or why not. */
-int tarn_tcp_window_check(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, bool write);
+/* A put's header has come. May the session write to the lease just now? 0, or why not. Sets c->put_device. */
+int tarn_tcp_window_begin_put(struct tarn_tcp_conn *c);
 /* Bytes of an answer to a get: header, payload, verdict. */
 uint64_t tarn_tcp_window_reply_bytes(const struct tarn_tcp_reply *r);
 
-/* tcp_node_gpu.c */
-static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
-{
-    const struct tarn_serve *s = &c->node->half.serve;
-    return !s->guard.pin_lease && f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
-}
-
-/* Looks at the copies under way, and ends puts that have landed. */
+/* tcp_node_gpu.c: looks at the copies under way, and ends puts that have landed. */
 void tarn_tcp_gpu_land(struct tarn_tcp_conn *c);
-/* Puts answers into the stage as far as there is room, and gives their copies to the GPU. False: an answer
- * that has begun cannot be completed. */
+/* Puts answers into the stage as far as there is room, and gives their copies to the GPU. Answers from
+ * windows become ready with it. False: an answer that has begun cannot be completed. */
 bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c);
-/* A put's payload begins. 0, or why it cannot be copied. */
-int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c);
+/* Makes the GPU's queue ready. 0, or why nothing can be copied. */
+int tarn_tcp_gpu_open(struct tarn_tcp_conn *c, int device);
 /* Room for the next bytes of a put. 0: none yet. Negative: the put fails. */
 int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p);
 /* So many bytes were received into that room. */
 void tarn_tcp_gpu_received(struct tarn_tcp_conn *c, uint64_t bytes);
-/* The put's last byte was received. `r` becomes its answer once it has landed. */
-void tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+/* The put's last byte was received. True: `r` becomes its answer once it has landed. False: it has landed,
+ * and c->put_status says how. */
+bool tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
 /* Ends a connection's turn: gives copies to the GPU, lends and takes back stages. */
 void tarn_tcp_gpu_settle(struct tarn_tcp_conn *c);
 void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c);

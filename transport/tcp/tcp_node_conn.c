@@ -14,9 +14,9 @@
  * next put. The slot is pinned from the header to the last byte. So it is written only while the reservation
  * holds, whatever happens to the session.
  *
- * Bytes of GPU pools pass through a stage (tcp_node_gpu.c). The answer to a GET begins when its first part
+ * Bytes of GPU memory pass through a stage (tcp_node_gpu.c). The answer to a GET begins when its first part
  * has come from the GPU, so that its header can still tell of a failure. A PUT is answered, and its slot
- * unpinned, when its last part is in the pool.
+ * unpinned, when its last part is in the pool or window.
  *
  * Nothing waits; epoll tells when a call that would block can go on. A client that does not take its answers
  * holds at most TARN_TCP_ANSWERS frames. Its connection is closed when it takes nothing of them, or sends
@@ -115,10 +115,18 @@ static uint32_t room(const struct tarn_tcp_conn *c)
     return TARN_TCP_ANSWERS - c->count;
 }
 
+/* The GPU that has the pool; -1: none. Windows: their leases are asked. */
+static int pool_device(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_serve *s = &c->node->half.serve;
+    bool gpu = !tarn_tcp_lends_windows(c) && f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
+    return gpu ? s->pools[f->pool].device : -1;
+}
+
 static struct tarn_tcp_reply *push(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
     struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, c->count++);
-    *r = (struct tarn_tcp_reply){.frame = *f};
+    *r = (struct tarn_tcp_reply){.frame = *f, .device = pool_device(c, f)};
     return r;
 }
 
@@ -143,7 +151,9 @@ static bool may_send(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, uint32_t
 {
     if (c->state == TARN_TCP_PUTS)
         return r->ready;
-    if (!tarn_tcp_is_gpu(c, &r->frame))
+    if (tarn_tcp_lends_windows(c))
+        return tarn_tcp_window_may_send(c, r, c->sent, part);
+    if (r->device < 0)
         return true;
     const struct tarn_stage_part *p = c->stage ? tarn_stage_passed(c->stage, part) : NULL;
     return r->ready && (r->frame.bytes == 0 || (p && !p->failure));
@@ -168,7 +178,7 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes
             iov[n++] = (struct iovec){(char *)&r->frame + sent, head};
         if (payload > TURN_BYTES - total)
             payload = TURN_BYTES - total;
-        if (payload && tarn_tcp_is_gpu(c, &r->frame))
+        if (payload && r->device >= 0)
             payload = tarn_stage_gather(c->stage, false, &part, payload, iov + n, TARN_STAGE_PARTS);
         else if (payload)
             iov[n++] = (struct iovec){(char *)r->payload + (r->frame.bytes - left), payload};
@@ -181,14 +191,21 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes
     return n;
 }
 
+/* How many of an answer's first `sent` bytes are payload. */
+static uint64_t payload_sent(const struct tarn_tcp_reply *r, uint64_t sent)
+{
+    uint64_t behind = sent > FRAME ? sent - FRAME : 0;
+    return behind < r->frame.bytes ? behind : r->frame.bytes;
+}
+
 static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
 {
     while (bytes > 0) {
         struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, 0);
-        uint64_t left = reply_bytes(c, r) - c->sent, head = c->sent < FRAME ? FRAME - c->sent : 0;
-        uint64_t take = bytes < left ? bytes : left;
-        if (c->state == TARN_TCP_GETS && take > head && tarn_tcp_is_gpu(c, &r->frame))
-            tarn_stage_sent(c->stage, take - head);
+        uint64_t left = reply_bytes(c, r) - c->sent, take = bytes < left ? bytes : left;
+        uint64_t payload = payload_sent(r, c->sent + take) - payload_sent(r, c->sent);
+        if (c->state == TARN_TCP_GETS && payload && r->device >= 0)
+            tarn_stage_sent(c->stage, payload);
         c->sent += take;
         bytes -= take;
         if (take == left)
@@ -215,12 +232,12 @@ static ssize_t send_ready(struct tarn_tcp_conn *c, uint64_t *bytes_p)
     return *bytes_p ? send_some(c, iov, n, *bytes_p) : 0;
 }
 
-/* The same of leases, which are pinned for the one call. */
+/* The same of leases. Those in CPU memory are pinned for the one call. */
 static ssize_t send_leased(struct tarn_tcp_conn *c, uint64_t *bytes_p)
 {
     struct tarn_tcp_window_turn t;
     tarn_tcp_window_gather(c, &t, TURN_BYTES);
-    ssize_t sent = send_some(c, t.iov, t.niov, t.bytes);
+    ssize_t sent = t.bytes ? send_some(c, t.iov, t.niov, t.bytes) : 0;
     int error = errno;
     tarn_tcp_window_unpin(c, &t);
     errno = error;
@@ -367,12 +384,14 @@ static bool begin_put(struct tarn_tcp_conn *c)
         return refuse(c, "malformed frame");
     void *addr = NULL;
     c->put_status = TARN_E_STALE;
+    c->put_device = pool_device(c, f);
     if (tarn_tcp_lends_windows(c))
-        c->put_status = tarn_tcp_window_check(c, f, true);
+        c->put_status = tarn_tcp_window_begin_put(c);
     else if (names_a_slot(c, f))
         c->put_status =
             g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
-    if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
+    bool opens = c->put_status == 0 && c->put_device >= 0;
+    if (opens && (c->put_status = tarn_tcp_gpu_open(c, c->put_device)) && !tarn_tcp_lends_windows(c))
         tarn_tcp_unpin_slot(c, f);
     c->to = c->put_status ? NULL : addr;
     c->left = f->bytes;
@@ -383,29 +402,28 @@ static bool begin_put(struct tarn_tcp_conn *c)
 
 static void end_put(struct tarn_tcp_conn *c)
 {
-    bool lands = c->put_status == 0 && c->in.frame.bytes > 0 && tarn_tcp_is_gpu(c, &c->in.frame);
-    c->receiving = false;
-    if (c->put_status == 0 && !lands && !tarn_tcp_lends_windows(c))
-        tarn_tcp_unpin_slot(c, &c->in.frame);
-    if (c->put_status == 0 && c->notice_bytes)
-        tarn_tcp_window_notify(c);
     struct tarn_tcp_reply *r = push(c, &c->in.frame);
+    bool lands = c->put_device >= 0 && tarn_tcp_gpu_end_put(c, r);
+    c->receiving = false;
+    c->telling = lands && c->notice_bytes ? r : NULL;
+    r->pinned = c->put_status == 0 && !tarn_tcp_lends_windows(c);
+    if (!lands)
+        tarn_tcp_unpin(c, r);
+    if (!lands && c->put_status == 0 && c->notice_bytes)
+        c->put_status = tarn_tcp_window_notify(c, &r->frame);
     r->frame.op |= TARN_TCP_ANSWER;
     r->frame.status = c->put_status;
     r->frame.bytes = 0;
     r->ready = !lands;
-    r->pinned = lands;
-    if (lands)
-        tarn_tcp_gpu_end_put(c, r);
     c->in_bytes = 0;
 }
 
-/* Where the next payload bytes of a put go. False: nowhere yet. */
-static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct iovec *to)
+/* Where the next payload bytes of a put to a pool go, or those that are dropped. False: nowhere yet. */
+static bool pool_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct iovec *to)
 {
     uint8_t *memory;
     int64_t room = (int64_t)(c->left < INT64_MAX ? c->left : INT64_MAX);
-    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
+    if (c->to && c->put_device >= 0)
         room = tarn_tcp_gpu_room(c, &memory);
     else
         memory = c->to;
@@ -422,10 +440,20 @@ static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct 
     return room > 0;
 }
 
+/* The same of all puts; what it takes from leases is pinned for the one call. */
+static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct tarn_tcp_window_turn *t)
+{
+    t->niov = t->npinned = 0;
+    if (tarn_tcp_lends_windows(c) && c->put_status == 0 && !tarn_tcp_window_room(c, t))
+        return false;
+    return t->niov > 0 || pool_room(c, drop, &t->iov[t->niov++]);
+}
+
 static void note_payload(struct tarn_tcp_conn *c, uint64_t bytes)
 {
-    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
-        tarn_tcp_gpu_received(c, bytes);
+    uint64_t left = tarn_tcp_put_left(c), staged = bytes < left ? bytes : left;
+    if (c->put_status == 0 && c->put_device >= 0 && staged)
+        tarn_tcp_gpu_received(c, staged);
     c->left -= bytes;
     if (c->to)
         c->to += bytes;
@@ -442,10 +470,7 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     struct tarn_tcp_frame next;
     struct tarn_tcp_window_turn t;
     char drop[DROP_BYTES];
-    t.niov = t.npinned = 0;
-    if (c->put_status == 0 && tarn_tcp_lends_windows(c))
-        tarn_tcp_window_room(c, &t);
-    if (t.niov == 0 && !payload_room(c, drop, &t.iov[t.niov++]))
+    if (!payload_room(c, drop, &t))
         return 0;
     uint64_t payload = 0;
     for (uint32_t i = 0; i < t.niov; i++)
@@ -471,10 +496,16 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     return n;
 }
 
+/* May the next request begin? */
+static bool may_begin(const struct tarn_tcp_conn *c)
+{
+    return room(c) > 0 && !c->telling;
+}
+
 static bool receive_puts(struct tarn_tcp_conn *c)
 {
     bool more = true;
-    for (uint64_t turn = 0; more && turn < TURN_BYTES && (c->receiving || room(c) > 0);) {
+    for (uint64_t turn = 0; more && turn < TURN_BYTES && (c->receiving || may_begin(c));) {
         if (!c->receiving) {
             int r = c->in_bytes == FRAME ? 1 : fill(c, FRAME);
             if (r <= 0)
@@ -546,9 +577,9 @@ static bool can_send(struct tarn_tcp_conn *c)
 
 static bool wait_for_events(struct tarn_tcp_conn *c)
 {
-    bool reading = !c->replies || (c->receiving ? !c->starved : room(c) > 0);
+    bool reading = !c->replies || (c->receiving ? !c->starved : may_begin(c));
     uint32_t events =
-        (reading ? EPOLLIN : 0) | (can_send(c) || (has_header(c) && room(c) > 0) ? EPOLLOUT : 0);
+        (reading ? EPOLLIN : 0) | (can_send(c) || (has_header(c) && may_begin(c)) ? EPOLLOUT : 0);
     if (events == c->events)
         return true;
     struct epoll_event e = {.events = events, .data.ptr = c};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP, node half: GPU pools.
+ * TCP, node half: GPU memory, of pools and windows.
  *
- * A connection that moves bytes of a GPU pool borrows a stage (tcp_stage.h) of its thread for as long as the
+ * A connection that moves bytes of a GPU borrows a stage (tcp_stage.h) of its thread for as long as the
  * stage holds something. A thread makes at most STAGES stages, when they are wanted. A connection that finds
  * none waits and reads no further. While one waits, a connection that has had its stage for SLICE_NS adds
  * nothing to it and goes to the end of the line. A stage is taken back from a client that does not take its
@@ -16,6 +16,11 @@
  *
  * A slot stays pinned while the GPU may touch its extent. A closed connection is kept, without its
  * descriptor, until its last copy has passed.
+ *
+ * Windows: each part has a pin of its own, until it has passed. It is given to the GPU whatever the client
+ * does; so a recall waits for copies only. A part of a get that has no bytes, because the lease has ended or
+ * the GPU has failed, is sent as zeros, and the verdict says why. A put's notification waits until the put
+ * has landed; meanwhile no other put of the connection begins.
  */
 #include <string.h>
 #include <utlist.h>
@@ -27,11 +32,6 @@
 #define SPIN_NS (200 * 1000ull)
 #define SLICE_NS (20 * TARN_NS_PER_MS)
 enum { STAGES = 16, NAP_MS = 1, WAIT_MS = 5 };
-
-static int device_of(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
-{
-    return c->node->half.serve.pools[f->pool].device;
-}
 
 /* --- loans -------------------------------------------------------------------------------------- */
 
@@ -105,18 +105,68 @@ void tarn_tcp_gpu_settle(struct tarn_tcp_conn *c)
     list(c, c->stage || c->starved);
 }
 
+static void unpin_part(struct tarn_tcp_conn *c, struct tarn_stage_part *p)
+{
+    const struct tarn_guard *g = &c->node->half.serve.guard;
+    if (p->pin.gen)
+        g->unpin(g->arg, p->pin.pool, p->pin.slot, p->pin.gen);
+    p->pin.gen = 0;
+}
+
 void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c)
 {
+    for (uint32_t i = 0; c->stage && i < c->stage->count; i++)
+        unpin_part(c, tarn_stage_part_at(c->stage, i));
     if (c->stage)
         give_back(c);
     list(c, false);
+}
+
+int tarn_tcp_gpu_open(struct tarn_tcp_conn *c, int device)
+{
+    int rc = tarn_copiers_open(&c->thread->copiers, device);
+    if (rc)
+        tarn_tcp_complain(c, "a transfer of GPU memory failed", tarn_last_error());
+    return rc;
+}
+
+/* --- parts -------------------------------------------------------------------------------------- */
+
+static struct tarn_stage_part *add_part(struct tarn_tcp_conn *c, int device, uint64_t bytes)
+{
+    return tarn_stage_add(c->stage, &c->thread->copiers, device, bytes);
+}
+
+/* A part whose bytes are at one address. */
+static struct tarn_stage_part *add_extent_part(struct tarn_tcp_conn *c, int device, void *addr,
+                                               uint64_t bytes)
+{
+    struct tarn_stage_part *p = add_part(c, device, bytes);
+    p->own = (struct tarn_piece){.addr = addr, .bytes = bytes};
+    p->pieces = &p->own;
+    p->npieces = 1;
+    return p;
+}
+
+/* A part whose bytes are in a pinned range of a lease. The pin goes with it. */
+static struct tarn_stage_part *add_lease_part(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f,
+                                              const struct tarn_pinned *at, uint64_t bytes)
+{
+    struct tarn_stage_part *p = add_part(c, at->device, bytes);
+    p->pin.pool = f->pool;
+    p->pin.slot = f->slot;
+    p->pin.gen = f->gen;
+    p->pieces = at->runs->piece;
+    p->npieces = at->runs->n;
+    p->at = tarn_runs_at(at->runs, at->at);
+    return p;
 }
 
 /* --- gets --------------------------------------------------------------------------------------- */
 
 static void fail_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, const struct tarn_reason *why)
 {
-    tarn_tcp_complain(c, "a get of a GPU pool failed", why->text);
+    tarn_tcp_complain(c, "a get of GPU memory failed", why->text);
     tarn_tcp_unpin(c, r);
     r->frame.status = why->code;
     r->frame.bytes = 0;
@@ -127,11 +177,24 @@ static void begin_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
     tarn_tcp_ready_get(c, r);
     struct tarn_reason why;
-    int rc = r->frame.bytes ? tarn_copiers_open(&c->thread->copiers, device_of(c, &r->frame)) : 0;
+    int rc = r->frame.bytes ? tarn_copiers_open(&c->thread->copiers, r->device) : 0;
     if (rc) {
         tarn_reason_keep(&why, rc);
         fail_get(c, r, &why);
     }
+}
+
+/* Adds the answer's next part, zeros if its lease has ended. */
+static struct tarn_stage_part *add_leased(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, uint64_t bytes)
+{
+    struct tarn_pinned at;
+    if (!r->verdict.status)
+        r->verdict.status = tarn_tcp_window_pin(c, &r->frame, false, c->staged_bytes, bytes, &at);
+    if (!r->verdict.status)
+        return add_lease_part(c, &r->frame, &at, bytes);
+    struct tarn_stage_part *p = add_part(c, r->device, bytes);
+    tarn_stage_zero(p);
+    return p;
 }
 
 /* Puts what is left of an answer into the stage. False: no room for all of it. */
@@ -155,11 +218,10 @@ static bool stage_reply(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
         if (bytes == 0)
             return false;
         struct tarn_stage_part *p =
-            tarn_stage_add(c->stage, &c->thread->copiers, device_of(c, &r->frame), bytes);
+            tarn_tcp_lends_windows(c)
+                ? add_leased(c, r, bytes)
+                : add_extent_part(c, r->device, (char *)r->payload + c->staged_bytes, bytes);
         p->owner = r;
-        p->own = (struct tarn_piece){.addr = (char *)r->payload + c->staged_bytes, .bytes = bytes};
-        p->pieces = &p->own;
-        p->npieces = 1;
         c->staged_bytes += bytes;
     }
     if (c->stage)
@@ -196,30 +258,45 @@ static bool fail_next(struct tarn_tcp_conn *c)
     return true;
 }
 
+/* Of answers from windows: gives back the pins of parts that have passed. */
+static void note_copied(struct tarn_tcp_conn *c)
+{
+    struct tarn_stage_part *p;
+    for (uint32_t i = 0; (p = tarn_stage_passed(c->stage, i)); i++) {
+        struct tarn_tcp_reply *r = p->owner;
+        if (!p->pin.gen)
+            continue;
+        unpin_part(c, p);
+        if (!p->failure)
+            continue;
+        tarn_tcp_complain(c, "a get of GPU memory failed", p->failure->text);
+        tarn_stage_zero(p);
+        if (!r->verdict.status)
+            r->verdict.status = p->failure->code;
+    }
+}
+
 bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c)
 {
+    bool windows = tarn_tcp_lends_windows(c);
     if (c->state != TARN_TCP_GETS)
         return true;
     for (; c->staged < c->count; c->staged++, c->staged_bytes = 0) {
         struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, c->staged);
-        if (tarn_tcp_is_gpu(c, &r->frame) && !(r->ready && r->frame.bytes == 0) && !stage_reply(c, r))
+        if (windows && !r->ready)
+            tarn_tcp_window_ready_get(c, r);
+        if (r->device >= 0 && !(r->ready && r->frame.bytes == 0) && !stage_reply(c, r))
             break;
     }
     if (!c->stage)
         return true;
     tarn_stage_move(c->stage, &c->thread->copiers);
-    return fail_next(c);
+    if (windows)
+        note_copied(c);
+    return windows || fail_next(c);
 }
 
 /* --- puts --------------------------------------------------------------------------------------- */
-
-int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c)
-{
-    int rc = tarn_copiers_open(&c->thread->copiers, device_of(c, &c->in.frame));
-    if (rc)
-        tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
-    return rc;
-}
 
 int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p)
 {
@@ -228,7 +305,7 @@ int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p)
     if (c->starved)
         return 0;
     if (rc) {
-        tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
+        tarn_tcp_complain(c, "a put to GPU memory failed", tarn_last_error());
         c->landed_status = 0;
         return rc;
     }
@@ -237,27 +314,58 @@ int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p)
     return (int64_t)room;
 }
 
+/* Adds a part of a put to a lease. NULL: the lease has ended. */
+static struct tarn_stage_part *add_put_part(struct tarn_tcp_conn *c, uint64_t bytes)
+{
+    const struct tarn_tcp_frame *f = &c->in.frame;
+    struct tarn_pinned at;
+    c->put_status = tarn_tcp_window_pin(c, f, true, f->bytes - c->left, tarn_tcp_put_left(c), &at);
+    return c->put_status ? NULL : add_lease_part(c, f, &at, bytes);
+}
+
 void tarn_tcp_gpu_received(struct tarn_tcp_conn *c, uint64_t bytes)
 {
     struct tarn_stage_part *p = tarn_stage_grow(c->stage, bytes);
-    if (p) {
+    if (p)
         p->own.bytes += bytes;
-    } else {
-        p = tarn_stage_add(c->stage, &c->thread->copiers, device_of(c, &c->in.frame), bytes);
-        p->own = (struct tarn_piece){.addr = c->to, .bytes = bytes};
-        p->pieces = &p->own;
-        p->npieces = 1;
-    }
-    if (p->bytes >= TARN_STAGE_PART / 2)
+    else if (tarn_tcp_lends_windows(c))
+        p = add_put_part(c, bytes);
+    else
+        p = add_extent_part(c, c->put_device, c->to, bytes);
+    if (p && p->bytes >= TARN_STAGE_PART / 2)
         tarn_stage_give(c->stage, &c->thread->copiers);
 }
 
-void tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+bool tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
-    struct tarn_stage_part *p = tarn_stage_last(c->stage);
-    p->owner = r;
-    p->last = true;
-    tarn_stage_align(c->stage);
+    uint32_t n = c->stage ? c->stage->count : 0;
+    struct tarn_stage_part *p = n ? tarn_stage_part_at(c->stage, n - 1) : NULL;
+    if (p && !p->last) {
+        p->owner = r;
+        p->last = true;
+        tarn_stage_align(c->stage);
+        return true;
+    }
+    if (!p && c->put_status == 0)
+        c->put_status = c->landed_status;
+    if (!p)
+        c->landed_status = 0;
+    return false;
+}
+
+/* The last part of a put has passed. */
+static void landed(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    tarn_tcp_unpin(c, r);
+    if (!r->frame.status)
+        r->frame.status = c->landed_status;
+    c->landed_status = 0;
+    if (c->telling == r) {
+        c->telling = NULL;
+        if (!r->frame.status)
+            r->frame.status = tarn_tcp_window_notify(c, &r->frame);
+    }
+    r->ready = true;
 }
 
 void tarn_tcp_gpu_land(struct tarn_tcp_conn *c)
@@ -269,16 +377,14 @@ void tarn_tcp_gpu_land(struct tarn_tcp_conn *c)
         return;
     for (struct tarn_stage_part *p; (p = tarn_stage_passed(c->stage, 0)); tarn_stage_drop(c->stage)) {
         struct tarn_tcp_reply *r = p->owner;
+        unpin_part(c, p);
         if (p->failure && !c->landed_status) {
-            tarn_tcp_complain(c, "a put to a GPU pool failed", p->failure->text);
+            tarn_tcp_complain(c, "a put to GPU memory failed", p->failure->text);
             c->landed_status = p->failure->code;
         }
         if (!p->last)
             continue;
-        tarn_tcp_unpin(c, r);
-        r->frame.status = c->landed_status;
-        r->ready = true;
-        c->landed_status = 0;
+        landed(c, r);
     }
 }
 

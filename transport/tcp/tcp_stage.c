@@ -82,7 +82,7 @@ void tarn_stage_clear(struct tarn_stage *s)
     s->first = s->count = s->passed = s->marked = 0;
 }
 
-static struct tarn_stage_part *part_at(struct tarn_stage *s, uint32_t i)
+struct tarn_stage_part *tarn_stage_part_at(struct tarn_stage *s, uint32_t i)
 {
     return &s->parts[(s->first + i) % TARN_STAGE_PARTS];
 }
@@ -100,7 +100,7 @@ uint64_t tarn_stage_room(const struct tarn_stage *s, uint8_t **memory_p)
 struct tarn_stage_part *tarn_stage_add(struct tarn_stage *s, const struct tarn_copiers *c, int device,
                                        uint64_t bytes)
 {
-    struct tarn_stage_part *p = part_at(s, s->count++);
+    struct tarn_stage_part *p = tarn_stage_part_at(s, s->count++);
     *p = (struct tarn_stage_part){
         .memory = s->ring + s->head % TARN_STAGE_BYTES,
         .bytes = bytes,
@@ -112,9 +112,15 @@ struct tarn_stage_part *tarn_stage_add(struct tarn_stage *s, const struct tarn_c
     return p;
 }
 
+void tarn_stage_zero(struct tarn_stage_part *p)
+{
+    memset(p->memory, 0, p->bytes);
+    p->given = p->bytes;
+}
+
 struct tarn_stage_part *tarn_stage_grow(struct tarn_stage *s, uint64_t bytes)
 {
-    struct tarn_stage_part *p = s->count > s->marked ? part_at(s, s->count - 1) : NULL;
+    struct tarn_stage_part *p = s->count > s->marked ? tarn_stage_part_at(s, s->count - 1) : NULL;
     if (!p || p->last || p->given || p->bytes + bytes > TARN_STAGE_PART ||
         p->memory + p->bytes != s->ring + s->head % TARN_STAGE_BYTES)
         return NULL;
@@ -129,7 +135,7 @@ void tarn_stage_align(struct tarn_stage *s)
     uint64_t round = (s->head + LINE - 1) / LINE * LINE;
     if (s->count == 0 || round - s->tail > TARN_STAGE_BYTES)
         return;
-    s->head = part_at(s, s->count - 1)->end = round;
+    s->head = tarn_stage_part_at(s, s->count - 1)->end = round;
 }
 
 /* --- giving ------------------------------------------------------------------------------------- */
@@ -163,9 +169,9 @@ static uint32_t note_given(struct tarn_stage *s, uint32_t i, const struct tarn_c
                            size_t taken)
 {
     for (size_t k = 0; k < taken; k++) {
-        while (part_at(s, i)->given == part_at(s, i)->bytes)
+        while (tarn_stage_part_at(s, i)->given == tarn_stage_part_at(s, i)->bytes)
             i++;
-        struct tarn_stage_part *p = part_at(s, i);
+        struct tarn_stage_part *p = tarn_stage_part_at(s, i);
         void *there;
         p->given += tarn_cursor_next(&p->at, p->pieces, p->npieces, pieces[k].bytes, &there);
     }
@@ -180,7 +186,7 @@ static int give_run(struct tarn_stage *s, uint32_t i, uint32_t end, struct tarn_
         uint32_t n = 0;
         size_t taken = 0;
         for (uint32_t k = i; k < end && n < BATCH; k++)
-            n += part_copies(s, part_at(s, k), batch + n, BATCH - n);
+            n += part_copies(s, tarn_stage_part_at(s, k), batch + n, BATCH - n);
         int rc = n ? tarn_cuda_copy(q, batch, n, &taken) : 0;
         i = note_given(s, i, batch, taken);
         if (rc || taken < n || n == 0)
@@ -193,11 +199,11 @@ static int mark_run(struct tarn_stage *s, uint32_t end, struct tarn_cuda_queue *
 {
     uint64_t mark;
     uint32_t n = s->marked;
-    while (n < end && part_at(s, n)->given == part_at(s, n)->bytes)
+    while (n < end && tarn_stage_part_at(s, n)->given == tarn_stage_part_at(s, n)->bytes)
         n++;
     int rc = n > s->marked ? tarn_cuda_mark(q, &mark) : 0;
     for (; !rc && s->marked < n; s->marked++)
-        part_at(s, s->marked)->mark = mark;
+        tarn_stage_part_at(s, s->marked)->mark = mark;
     return rc == TARN_E_AGAIN ? 0 : rc;
 }
 
@@ -205,14 +211,15 @@ static int mark_run(struct tarn_stage *s, uint32_t end, struct tarn_cuda_queue *
 void tarn_stage_give(struct tarn_stage *s, struct tarn_copiers *c)
 {
     while (s->marked < s->count) {
-        const struct tarn_stage_part *p = part_at(s, s->marked);
+        const struct tarn_stage_part *p = tarn_stage_part_at(s, s->marked);
         struct tarn_copier *of = &c->of[p->device];
         uint32_t end = s->marked + 1;
         if (is_lost(p, c)) {
             s->marked++;
             continue;
         }
-        while (end < s->count && part_at(s, end)->device == p->device && part_at(s, end)->turn == p->turn)
+        while (end < s->count && tarn_stage_part_at(s, end)->device == p->device &&
+               tarn_stage_part_at(s, end)->turn == p->turn)
             end++;
         int rc = give_run(s, s->marked, end, of->queue);
         if (!rc)
@@ -242,7 +249,7 @@ bool tarn_stage_move(struct tarn_stage *s, struct tarn_copiers *c)
 {
     uint32_t before = s->passed;
     tarn_stage_give(s, c);
-    while (s->passed < s->marked && passes(part_at(s, s->passed), c))
+    while (s->passed < s->marked && passes(tarn_stage_part_at(s, s->passed), c))
         s->passed++;
     return s->passed > before;
 }
@@ -254,7 +261,7 @@ bool tarn_stage_moving(const struct tarn_stage *s)
 
 struct tarn_stage_part *tarn_stage_passed(struct tarn_stage *s, uint32_t i)
 {
-    return i < s->passed ? part_at(s, i) : NULL;
+    return i < s->passed ? tarn_stage_part_at(s, i) : NULL;
 }
 
 uint64_t tarn_stage_gather(struct tarn_stage *s, bool failed, uint32_t *part, uint64_t most,
@@ -273,14 +280,9 @@ uint64_t tarn_stage_gather(struct tarn_stage *s, bool failed, uint32_t *part, ui
     return total;
 }
 
-struct tarn_stage_part *tarn_stage_last(struct tarn_stage *s)
-{
-    return part_at(s, s->count - 1);
-}
-
 void tarn_stage_drop(struct tarn_stage *s)
 {
-    s->tail = part_at(s, 0)->end;
+    s->tail = tarn_stage_part_at(s, 0)->end;
     s->first = (s->first + 1) % TARN_STAGE_PARTS;
     s->count--;
     s->passed--;
@@ -293,8 +295,8 @@ void tarn_stage_drop(struct tarn_stage *s)
 const struct tarn_reason *tarn_stage_sent(struct tarn_stage *s, uint64_t bytes)
 {
     const struct tarn_reason *failure = NULL;
-    for (s->sent += bytes; s->count && s->sent >= part_at(s, 0)->bytes;) {
-        const struct tarn_stage_part *p = part_at(s, 0);
+    for (s->sent += bytes; s->count && s->sent >= tarn_stage_part_at(s, 0)->bytes;) {
+        const struct tarn_stage_part *p = tarn_stage_part_at(s, 0);
         uint64_t rest = s->sent - p->bytes;
         failure = failure ? failure : p->failure;
         tarn_stage_drop(s);

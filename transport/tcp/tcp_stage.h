@@ -43,7 +43,12 @@ void tarn_copiers_close(struct tarn_copiers *c);
 
 struct tarn_stage_part {
     void *owner;
-    bool last;                         /* the owner's last one */
+    bool last; /* the owner's last one */
+    /* Windows: the lease whose pin goes with the part. gen 0: there is none. */
+    struct {
+        uint32_t pool, slot;
+        uint64_t gen;
+    } pin;
     const struct tarn_reason *failure; /* once it has passed: NULL, or why it has no bytes */
     /* The GPU's side: `bytes` bytes from the cursor on. */
     const struct tarn_piece *pieces;
@@ -79,6 +84,8 @@ uint64_t tarn_stage_room(const struct tarn_stage *s, uint8_t **memory_p);
 /* Adds a part of `bytes` of the room. Set its fields up to `at`. Without a queue it passes as failed. */
 struct tarn_stage_part *tarn_stage_add(struct tarn_stage *s, const struct tarn_copiers *c, int device,
                                        uint64_t bytes);
+/* Zeros take the place of the GPU's bytes. A part just added passes without a copy then. */
+void tarn_stage_zero(struct tarn_stage_part *p);
 /* Makes the last part longer by `bytes` of the room. NULL: it is complete or already given, or there is none.
  */
 struct tarn_stage_part *tarn_stage_grow(struct tarn_stage *s, uint64_t bytes);
@@ -97,8 +104,8 @@ struct tarn_stage_part *tarn_stage_passed(struct tarn_stage *s, uint32_t i);
  * `room` iovecs, and moves *part on. Stops at a failed part unless `failed`. Returns the bytes. */
 uint64_t tarn_stage_gather(struct tarn_stage *s, bool failed, uint32_t *part, uint64_t most,
                            struct iovec iov[], uint32_t room);
-/* The part added last. There must be one. */
-struct tarn_stage_part *tarn_stage_last(struct tarn_stage *s);
+/* The i-th part, passed or not. There must be one. */
+struct tarn_stage_part *tarn_stage_part_at(struct tarn_stage *s, uint32_t i);
 /* Drops the first part, which has passed. */
 void tarn_stage_drop(struct tarn_stage *s);
 /* So many bytes of passed parts were sent. Drops the parts that were sent whole; returns their first failure,
