@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "client/window/lender.h"
+
 static int start_over(void **state, const char *transports, bool shared)
 {
     static const struct world_plan plan = {.nodes = 0};
@@ -105,4 +107,26 @@ int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t ta
     const struct tarn_notify notify = {.tag = tag, .data = data, .bytes = (uint32_t)strlen(data)};
     const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
     return tarn_write(r, m, n, &o);
+}
+
+static bool queue_is_full(const struct window_pair *p)
+{
+    struct tarn_lent *l = &p->window->lender->lent;
+    pthread_mutex_lock(&l->lock);
+    bool full = p->window->nnotices >= TARN_LENT_NOTICES;
+    pthread_mutex_unlock(&l->lock);
+    return full;
+}
+
+uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r)
+{
+    for (uint64_t sent = 0;;) {
+        bool full = queue_is_full(p);
+        int rc = window_tell(r, NULL, 0, sent, "abc");
+        assert_true(rc == 0 || rc == TARN_E_AGAIN);
+        if (rc && full)
+            return sent;
+        sent += rc == 0;
+        assert_true(sent < 100000);
+    }
 }
