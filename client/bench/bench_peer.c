@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows: reads and writes between two clients, compared with the bare limit of their transport: memcpy in a
- * mapping that both processes have, or the bare socket loop. Both ways, two of these run at once. memcpy is
- * in the same pieces; the loop's objects are always contiguous.
+ * mapping that both processes have, the bare socket loop, or perftest. Both ways, two of the first two run at
+ * once, and there is no limit for rdma. memcpy is in the same pieces; the others' objects are contiguous.
  */
 #include <stdio.h>
 #include <string.h>
@@ -56,9 +56,15 @@ static void small_loop(struct bench_row *r)
     bench_at_most(r, "p50 / socket loop", ratio, 1.2);
 }
 
+static int open_plain(const struct bench_peer_side *s, struct tarn_client **c_p)
+{
+    return bench_client(s->e, bench_peer_transports[s->plan.transport].name, c_p);
+}
+
 const struct bench_peer_transport bench_peer_transports[] = {
-    {"shm", true, bench_peer_add_memcpy, small_memcpy},
-    {"tcp", false, add_loops, small_loop},
+    {"shm", false, true, open_plain, bench_peer_add_memcpy, small_memcpy},
+    {"tcp", false, false, open_plain, add_loops, small_loop},
+    {"rdma", true, true, bench_peer_rdma_client, bench_peer_add_perftest, bench_peer_small_perftest},
 };
 #define TRANSPORTS COUNT(bench_peer_transports)
 
@@ -75,7 +81,7 @@ static void set_targets(const struct peer_bench *b, struct bench_row *r, const s
         return;
     if (reference)
         bench_at_least(r, "of contiguous", bench_rate_ratio(r, reference), 0.9);
-    else if (p->vectors == 1 && p->bytes >= 16 << 20)
+    else if (limit && p->vectors == 1 && p->bytes >= 16 << 20)
         bench_at_least(r, "of the limit", bench_rate_ratio(r, limit), 0.95);
     else if (p->vectors == 1 && p->bytes == 4096 && !p->both)
         bench_peer_transports[b->transport].small_target(r);
@@ -223,7 +229,9 @@ static int rows(struct peer_bench *b)
 
 static bool wanted(const struct bench_env *e, size_t transport)
 {
-    return !e->transport || strcmp(e->transport, bench_peer_transports[transport].name) == 0;
+    const struct bench_peer_transport *t = &bench_peer_transports[transport];
+
+    return e->transport ? strcmp(e->transport, t->name) == 0 : !t->named;
 }
 
 static int check_transport(const struct bench_env *e)
@@ -231,7 +239,8 @@ static int check_transport(const struct bench_env *e)
     for (size_t i = 0; i < TRANSPORTS; i++)
         if (wanted(e, i))
             return 0;
-    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm or tcp as --transport", e->transport);
+    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm, tcp or rdma as --transport",
+                     e->transport);
 }
 
 int bench_group_peer(struct bench_env *e, struct bench_report *rep)

@@ -20,6 +20,7 @@
  *   bench_peer_pair.c   the processes and the commands
  *   bench_peer_side.c   what one process sets up for a row
  *   bench_peer_move.c   contestants: reads and writes of a lease, memcpy
+ *   bench_peer_rdma.c   clients over RDMA devices; perftest
  */
 #ifndef TARN_CLIENT_BENCH_PEER_H
 #define TARN_CLIENT_BENCH_PEER_H
@@ -98,6 +99,7 @@ struct bench_peer_side {
     struct tarn_client
         *c; /* over the plan's transport; a new one for each row, so that it maps no old windows */
     struct bench_load *flat, *scattered; /* own buffers: contiguous objects, and in the plan's pieces */
+    struct tarn_mr *flat_mr, *scattered_mr;
     struct bench_peer_mover *movers[BENCH_PEER_MOVERS_MAX];
     size_t nmovers;
     struct bench_row *row; /* its contestants; those that only A can run come last */
@@ -133,12 +135,21 @@ void bench_peer_side_tear_down(struct bench_peer_side *s);
 
 struct bench_peer_transport {
     const char *name;
+    bool named;  /* its rows are measured only if it is named */
     bool shared; /* windows are over tarn_window_alloc(), otherwise over private memory */
+    int (*open)(const struct bench_peer_side *s, struct tarn_client **c_p);
     int (*add_limits)(struct bench_peer_side *s);
     void (*small_target)(struct bench_row *r); /* of reads and writes of 4 KiB */
 };
 
 extern const struct bench_peer_transport bench_peer_transports[];
+
+/* --- RDMA (bench_peer_rdma.c) ------------------------------------------------------------------- */
+
+int bench_peer_rdma_client(const struct bench_peer_side *s, struct tarn_client **c_p);
+/* Adds perftest as a limit. Only A runs it, and one way only. */
+int bench_peer_add_perftest(struct bench_peer_side *s);
+void bench_peer_small_perftest(struct bench_row *r);
 
 /* --- the pair (bench_peer_pair.c) --------------------------------------------------------------- */
 

@@ -387,7 +387,8 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
         tarn_lent_drop_notices(lease->window, lease);
         DL_DELETE(lease->window->leases, lease);
         l->leases[lease->slot] = NULL;
-        tarn_lent_drain(l);                        /* the queue has room again */
+        /* The queue has room again. */
+        tarn_lent_drain(l);
         if ((uint32_t)lease->gen < UINT32_MAX - 3) /* its counter must not come round */
             l->free[l->nfree++] = lease->slot;
     }
