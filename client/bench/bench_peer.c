@@ -40,18 +40,20 @@ static int add_loops(struct bench_peer_side *s)
     return bench_add_loops(s->row, s->loop_port, s->plan.write, s->flat);
 }
 
-static void small_memcpy(struct bench_row *r)
+static void small_memcpy(struct bench_row *r, bool write)
 {
     double extra_us = bench_p50_extra_us(r, bench_row_limit(r));
 
+    (void)write;
     bench_row_figure(r, "p50_extra_us", extra_us);
     bench_at_most(r, "p50 - memcpy, us", extra_us, 1);
 }
 
-static void small_loop(struct bench_row *r)
+static void small_loop(struct bench_row *r, bool write)
 {
     double ratio = bench_p50_ratio(r, bench_row_limit(r));
 
+    (void)write;
     bench_row_figure(r, "p50_ratio", ratio);
     bench_at_most(r, "p50 / socket loop", ratio, 1.2);
 }
@@ -84,7 +86,7 @@ static void set_targets(const struct peer_bench *b, struct bench_row *r, const s
     else if (limit && p->vectors == 1 && p->bytes >= 16 << 20)
         bench_at_least(r, "of the limit", bench_rate_ratio(r, limit), 0.95);
     else if (p->vectors == 1 && p->bytes == 4096 && !p->both)
-        bench_peer_transports[b->transport].small_target(r);
+        bench_peer_transports[b->transport].small_target(r, p->write);
 }
 
 static void set_figures(const struct peer_bench *b, struct bench_row *r, const struct bench_peer_plan *p)

@@ -139,7 +139,7 @@ struct bench_peer_transport {
     bool shared; /* windows are over tarn_window_alloc(), otherwise over private memory */
     int (*open)(const struct bench_peer_side *s, struct tarn_client **c_p);
     int (*add_limits)(struct bench_peer_side *s);
-    void (*small_target)(struct bench_row *r); /* of reads and writes of 4 KiB */
+    void (*small_target)(struct bench_row *r, bool write); /* of reads and writes of 4 KiB */
 };
 
 extern const struct bench_peer_transport bench_peer_transports[];
@@ -149,7 +149,7 @@ extern const struct bench_peer_transport bench_peer_transports[];
 int bench_peer_rdma_client(const struct bench_peer_side *s, struct tarn_client **c_p);
 /* Adds perftest as a limit. Only A runs it, and one way only. */
 int bench_peer_add_perftest(struct bench_peer_side *s);
-void bench_peer_small_perftest(struct bench_row *r);
+void bench_peer_small_perftest(struct bench_row *r, bool write);
 
 /* --- the pair (bench_peer_pair.c) --------------------------------------------------------------- */
 

@@ -60,7 +60,8 @@ int bench_peer_rdma_client(const struct bench_peer_side *s, struct tarn_client *
     return s->first ? bench_rdma_client(s->e, &rails, 1, c_p) : other_client(s, &rails.rail[0], c_p);
 }
 
-void bench_peer_small_perftest(struct bench_row *r)
+/* A read needs a second one, of the generation. */
+void bench_peer_small_perftest(struct bench_row *r, bool write)
 {
     const struct bench_contestant *limit = bench_row_limit(r);
 
@@ -69,5 +70,5 @@ void bench_peer_small_perftest(struct bench_row *r)
     double ratio = bench_p50_ratio(r, limit);
     bench_row_figure(r, "p50_ratio", ratio);
     bench_row_figure(r, "perftest_us", bench_median(&limit->p50_us));
-    bench_at_most(r, "p50 / perftest", ratio, 1.1);
+    bench_at_most(r, "p50 / perftest", ratio, write ? 1.1 : 2.1);
 }
