@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -104,7 +105,11 @@ int tarn_inbox_open_lane(struct tarn_inbox *i, uint32_t lane, struct ibv_qp *qp)
     n->qp = qp;
     for (int k = 0; !error && k < TARN_LINK_NOTICES; k++)
         error = post_receive(n);
-    return error ? tarn_fail(TARN_E_SYSTEM, "rdma: a queue pair takes no receives: error %d", error) : 0;
+    return error ? tarn_fail(TARN_E_SYSTEM,
+                             "rdma: a queue pair takes no receives: %s: raise the memlock limit "
+                             "(ulimit -l)",
+                             strerror(error))
+                 : 0;
 }
 
 int tarn_inbox_lane(const struct tarn_inbox *i, const struct ibv_cq *cq)
