@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "client/window/lender.h"
 #include "tests/standin/cuda_standin.h"
 #include "transport/cuda/cuda.h"
 
@@ -133,4 +134,27 @@ int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t ta
     const struct tarn_notify notify = {.tag = tag, .data = data, .bytes = (uint32_t)strlen(data)};
     const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
     return tarn_write(r, m, n, &o);
+}
+
+static bool queue_is_full(const struct window_pair *p)
+{
+    struct tarn_lent *l = &p->window->lender->lent;
+    pthread_mutex_lock(&l->lock);
+    bool full = p->window->nnotices >= TARN_LENT_NOTICES;
+    pthread_mutex_unlock(&l->lock);
+    return full;
+}
+
+uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r)
+{
+    uint64_t until = harness_now_ms() + 30000;
+    for (uint64_t sent = 0;;) {
+        bool full = queue_is_full(p);
+        int rc = window_tell(r, NULL, 0, sent, "abc");
+        assert_true(rc == 0 || rc == TARN_E_AGAIN);
+        if (rc && full)
+            return sent;
+        sent += rc == 0;
+        assert_true(sent < 100000 && harness_now_ms() < until);
+    }
 }

@@ -32,6 +32,8 @@ struct tarn_pool_memory {
     uint64_t allocation;              /* of a window: the number of tarn_cuda_export() */
 };
 
+struct tarn_notice_ring;
+
 /* A range of a lease: it begins at byte `at` of the runs' bytes. */
 struct tarn_pinned {
     const struct tarn_runs *runs;
@@ -67,6 +69,18 @@ struct tarn_guard {
      * STALE, AUTH. */
     int (*notify)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
                   const struct tarn_notify *n);
+    /*
+     * Windows only: a ring of TARN_LINK_NOTICES places (notices.h), into which the transport lets a link of
+     * that session write. ring_got: the notification whose number ends in these 32 bits has been written
+     * whole. The host takes them in the order of their numbers. ring_end: it takes what is left, and frees
+     * the ring.
+     */
+    int (*ring_new)(void *arg, uint64_t session, struct tarn_notice_ring **ring_p);
+    void (*ring_got)(void *arg, struct tarn_notice_ring *ring, uint32_t number);
+    void (*ring_end)(void *arg, struct tarn_notice_ring *ring);
+    /* Windows only, from serve(): calls fn(fn_arg) on the control thread while fd is readable, until stop().
+     */
+    int (*watch)(void *arg, int fd, void (*fn)(void *fn_arg), void *fn_arg);
 };
 
 struct tarn_serve {

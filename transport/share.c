@@ -140,7 +140,7 @@ int tarn_share_notices_map(const struct tarn_link *l, int fds[2], struct tarn_sh
 {
     if (atomic_load(&n->ring))
         return 0;
-    int rc = map_file(l, "the ring of notifications", fds[0], sizeof(struct tarn_notice_ring),
+    int rc = map_file(l, "the ring of notifications", fds[0], tarn_notices_bytes(TARN_NOTICES),
                       PROT_READ | PROT_WRITE, &n->map);
     if (rc)
         return rc;

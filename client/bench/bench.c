@@ -30,7 +30,7 @@ static const struct tarn_option options[] = {
      TARN_OPT_FLAG_ONLY, "RDMA devices of the node. Without it those of the clients."},
     {"transport", 0, TARN_OPT_STRING, offsetof(struct config, transport), NULL, 0, 0, "NAME",
      TARN_OPT_FLAG_ONLY,
-     "Only the rows of `peer` over this transport: shm, tcp or cuda_ipc. Without it shm and tcp."},
+     "Only the rows of `peer` over this transport: shm, tcp, rdma or cuda_ipc. Without it shm and tcp."},
     {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Print this and exit."},
 };
@@ -46,7 +46,8 @@ static const struct tarn_program program = {
         "Prints a table and "
         "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
         "peer moves bytes between two clients over windows (docs/windows.md), one way and both ways at once, "
-        "beside memcpy, the bare socket loop or, with --transport cuda_ipc, bare copies between GPUs.\n\n"
+        "beside memcpy, the bare socket loop or, named by --transport, perftest or bare copies between "
+        "GPUs.\n\n"
         "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
         "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
         "on the first GPU, and between it and the second; its rows take less than half of --seconds.\n\n"

@@ -381,7 +381,7 @@ void bench_calls_read(struct bench_calls *calls);
 
 /* --- perftest (bench_perftest.c) ---------------------------------------------------------------- */
 
-enum bench_perftest { BENCH_READ_BW, BENCH_WRITE_BW, BENCH_READ_LAT };
+enum bench_perftest { BENCH_READ_BW, BENCH_WRITE_BW, BENCH_READ_LAT, BENCH_WRITE_LAT };
 
 /* Adds the tool as a limit, over the same rail and with the same depth. If the tool is not on PATH, the row
  * says so. */

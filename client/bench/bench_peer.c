@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows: reads and writes between two clients, compared with the bare limit of their transport: memcpy in a
- * mapping that both processes have, the bare socket loop, or bare copies between the same GPUs. Both ways,
- * two of these run at once. memcpy is in the same pieces; the loop's objects are always contiguous.
+ * mapping that both processes have, the bare socket loop, perftest, or bare copies between the same GPUs.
+ * Both ways, two of these run at once, and there is no limit for rdma. memcpy is in the same pieces; the
+ * objects of the others are contiguous.
  *
  * Over a stand-in for CUDA nothing is timed, and targets are not checked.
  */
@@ -44,10 +45,11 @@ static int add_loops(struct bench_peer_side *s)
     return bench_add_loops(s->row, s->loop_port, s->plan.write, s->flat);
 }
 
-static void small_memcpy(struct bench_row *r)
+static void small_memcpy(struct bench_row *r, bool write)
 {
     double extra_us = bench_p50_extra_us(r, bench_row_limit(r));
 
+    (void)write;
     bench_row_figure(r, "p50_extra_us", extra_us);
     bench_at_most(r, "p50 - memcpy, us", extra_us, 1);
 }
@@ -60,21 +62,36 @@ static void small_ratio(struct bench_row *r, const char *what, double bound)
     bench_at_most(r, what, ratio, bound);
 }
 
-static void small_loop(struct bench_row *r)
+static void small_loop(struct bench_row *r, bool write)
 {
+    (void)write;
     small_ratio(r, "p50 / socket loop", 1.2);
 }
 
-static void small_copy(struct bench_row *r)
+static void small_copy(struct bench_row *r, bool write)
 {
+    (void)write;
     small_ratio(r, "p50 / bare copy", 1.3);
 }
 
+static int open_plain(const struct bench_peer_side *s, struct tarn_client **c_p)
+{
+    return bench_client(s->e, bench_peer_way(s)->transport, c_p);
+}
+
 const struct bench_peer_way bench_peer_ways[] = {
-    {"shm", "", BENCH_PEER_SHARED, {0}, bench_peer_add_memcpy, small_memcpy},
-    {"tcp", "", BENCH_PEER_PRIVATE, {0}, add_loops, small_loop},
-    {"cuda_ipc", "same GPU", BENCH_PEER_GPU, {0, 0}, bench_peer_add_copies, small_copy},
-    {"cuda_ipc", "other GPU", BENCH_PEER_GPU, {0, 1}, bench_peer_add_copies, small_copy},
+    {"shm", "", false, BENCH_PEER_SHARED, {0}, open_plain, bench_peer_add_memcpy, small_memcpy},
+    {"tcp", "", false, BENCH_PEER_PRIVATE, {0}, open_plain, add_loops, small_loop},
+    {"rdma",
+     "",
+     true,
+     BENCH_PEER_SHARED,
+     {0},
+     bench_peer_rdma_client,
+     bench_peer_add_perftest,
+     bench_peer_small_perftest},
+    {"cuda_ipc", "same GPU", true, BENCH_PEER_GPU, {0, 0}, open_plain, bench_peer_add_copies, small_copy},
+    {"cuda_ipc", "other GPU", true, BENCH_PEER_GPU, {0, 1}, open_plain, bench_peer_add_copies, small_copy},
 };
 #define WAYS COUNT(bench_peer_ways)
 
@@ -96,10 +113,10 @@ static void set_targets(const struct peer_bench *b, struct bench_row *r, const s
         return;
     if (reference)
         bench_at_least(r, "of contiguous", bench_rate_ratio(r, reference), 0.9);
-    else if (p->vectors == 1 && p->bytes >= 16 << 20)
+    else if (limit && p->vectors == 1 && p->bytes >= 16 << 20)
         bench_at_least(r, "of the limit", bench_rate_ratio(r, limit), 0.95);
     else if (p->vectors == 1 && p->bytes == 4096 && !p->both)
-        way_of(b)->small_target(r);
+        way_of(b)->small_target(r, p->write);
 }
 
 static void set_figures(const struct peer_bench *b, struct bench_row *r, const struct bench_peer_plan *p)
@@ -246,10 +263,9 @@ static int rows(struct peer_bench *b)
 
 /* --- the group ---------------------------------------------------------------------------------- */
 
-/* Those of GPUs only by name. */
 static bool wanted(const struct bench_env *e, const struct bench_peer_way *w)
 {
-    return e->transport ? strcmp(e->transport, w->transport) == 0 : w->memory != BENCH_PEER_GPU;
+    return e->transport ? strcmp(e->transport, w->transport) == 0 : !w->named;
 }
 
 static int check_transport(const struct bench_env *e)
@@ -257,7 +273,7 @@ static int check_transport(const struct bench_env *e)
     for (size_t i = 0; i < WAYS; i++)
         if (wanted(e, &bench_peer_ways[i]))
             return 0;
-    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm, tcp or cuda_ipc as --transport",
+    return tarn_fail(TARN_E_CONFIG, "no windows over \"%s\": give shm, tcp, rdma or cuda_ipc as --transport",
                      e->transport);
 }
 

@@ -21,6 +21,7 @@
  *   bench_peer_side.c   what one process sets up for a row
  *   bench_peer_gpu.c    GPUs: memory, and copies as the limit
  *   bench_peer_move.c   contestants: reads and writes of a lease, memcpy
+ *   bench_peer_rdma.c   clients over RDMA devices; perftest
  */
 #ifndef TARN_CLIENT_BENCH_PEER_H
 #define TARN_CLIENT_BENCH_PEER_H
@@ -102,6 +103,7 @@ struct bench_peer_side {
         *c; /* over the plan's transport; a new one for each row, so that it maps no old windows */
     struct bench_load *flat, *scattered; /* own buffers: contiguous objects, and in the plan's pieces */
     struct bench_load *far;              /* memory on the other process's GPU for the bare copies, or NULL */
+    struct tarn_mr *flat_mr, *scattered_mr;
     struct bench_peer_mover *movers[BENCH_PEER_MOVERS_MAX];
     size_t nmovers;
     struct bench_row *row; /* its contestants; those that only A can run come last */
@@ -144,10 +146,12 @@ enum bench_peer_memory {
 /* A transport, and the kind of memory at both ends. */
 struct bench_peer_way {
     const char *transport, *note;
+    bool named; /* its rows are measured only if it is named */
     enum bench_peer_memory memory;
     int gpus[2]; /* A's and B's */
+    int (*open)(const struct bench_peer_side *s, struct tarn_client **c_p);
     int (*add_limits)(struct bench_peer_side *s);
-    void (*small_target)(struct bench_row *r); /* of reads and writes of 4 KiB */
+    void (*small_target)(struct bench_row *r, bool write); /* of reads and writes of 4 KiB */
 };
 
 extern const struct bench_peer_way bench_peer_ways[];
@@ -168,6 +172,13 @@ int bench_peer_load_new(const struct bench_peer_side *s, uint32_t vectors, struc
 /* Adds bare copies between own memory and memory of this process on the other process's GPU, as limits: one
  * for contiguous objects, and a gather kernel for pieces. */
 int bench_peer_add_copies(struct bench_peer_side *s);
+
+/* --- RDMA (bench_peer_rdma.c) ------------------------------------------------------------------- */
+
+int bench_peer_rdma_client(const struct bench_peer_side *s, struct tarn_client **c_p);
+/* Adds perftest as a limit. Only A runs it, and one way only. */
+int bench_peer_add_perftest(struct bench_peer_side *s);
+void bench_peer_small_perftest(struct bench_row *r, bool write);
 
 /* --- the pair (bench_peer_pair.c) --------------------------------------------------------------- */
 

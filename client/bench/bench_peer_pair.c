@@ -151,7 +151,7 @@ static int begin(void *arg, uint64_t round)
 
     if (rc != 0)
         return rc;
-    int own = s->own->ops->begin(s->own->arg, round);
+    int own = s->own->ops->begin ? s->own->ops->begin(s->own->arg, round) : 0;
     rc = hear(s->pair, &a);
     return own ? own : rc;
 }
@@ -192,7 +192,7 @@ static int end(void *arg)
 
     if (rc != 0)
         return rc;
-    int own = s->own->ops->end(s->own->arg);
+    int own = s->own->ops->end ? s->own->ops->end(s->own->arg) : 0;
     rc = hear(s->pair, &a);
     return own ? own : rc;
 }

@@ -7,17 +7,36 @@
 
 int bench_peer_client(const struct bench_peer_side *s, struct tarn_client **c_p)
 {
-    return bench_client(s->e, bench_peer_way(s)->transport, c_p);
+    return bench_peer_way(s)->open(s, c_p);
+}
+
+/* Buffers of the host are registered: devices pin them once. */
+static int make_load(struct bench_peer_side *s, uint32_t vectors, struct bench_load **l_p,
+                     struct tarn_mr **mr_p)
+{
+    int rc = bench_peer_load_new(s, vectors, l_p);
+
+    if (rc != 0 || bench_peer_way(s)->memory == BENCH_PEER_GPU)
+        return rc;
+    return tarn_register(s->c, (*l_p)->memory, (*l_p)->memory_bytes, TARN_MEMORY_HOST, mr_p);
 }
 
 static int make_loads(struct bench_peer_side *s)
 {
-    const struct bench_peer_plan *p = &s->plan;
-    int rc = bench_peer_load_new(s, 1, &s->flat);
+    int rc = make_load(s, 1, &s->flat, &s->flat_mr);
 
-    if (rc == 0 && p->vectors > 1)
-        rc = bench_peer_load_new(s, p->vectors, &s->scattered);
+    if (rc == 0 && s->plan.vectors > 1)
+        rc = make_load(s, s->plan.vectors, &s->scattered, &s->scattered_mr);
     return rc;
+}
+
+static void drop_load(struct bench_peer_side *s, struct bench_load **l_p, struct tarn_mr **mr_p)
+{
+    if (*mr_p)
+        tarn_deregister(s->c, *mr_p);
+    bench_load_free(*l_p);
+    *mr_p = NULL;
+    *l_p = NULL;
 }
 
 static int add_contestants(struct bench_peer_side *s)
@@ -73,12 +92,12 @@ int bench_peer_side_reach(struct bench_peer_side *s, const bench_peer_descriptor
 void bench_peer_side_tear_down(struct bench_peer_side *s)
 {
     bench_row_free(s->row);
+    drop_load(s, &s->scattered, &s->scattered_mr);
+    drop_load(s, &s->flat, &s->flat_mr);
     tarn_close(s->c);
     s->c = NULL;
     bench_load_free(s->far);
-    bench_load_free(s->scattered);
-    bench_load_free(s->flat);
+    s->far = NULL;
     s->row = NULL;
-    s->scattered = s->flat = s->far = NULL;
     s->nmovers = 0;
 }

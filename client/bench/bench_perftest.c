@@ -33,6 +33,7 @@ static const struct {
     [BENCH_READ_BW] = {"ib_read_bw", false, 64},
     [BENCH_WRITE_BW] = {"ib_write_bw", false, 64},
     [BENCH_READ_LAT] = {"ib_read_lat", true, 500},
+    [BENCH_WRITE_LAT] = {"ib_write_lat", true, 500},
 };
 
 struct perftest {

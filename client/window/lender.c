@@ -350,6 +350,22 @@ static bool lends(const char *transport)
            !strcmp(transport, "rdma");
 }
 
+static void watched(void *arg, int events)
+{
+    const struct tarn_lender_watch *w = arg;
+    (void)events;
+    w->fn(w->arg);
+}
+
+/* tarn_guard.watch */
+static int guard_watch(void *arg, int fd, void (*fn)(void *fn_arg), void *fn_arg)
+{
+    struct tarn_lender *l = TARN_CONTAINER_OF(arg, struct tarn_lender, lent);
+    struct tarn_lender_watch *w = &l->watches[l->nwatches++];
+    *w = (struct tarn_lender_watch){.fn = fn, .arg = fn_arg};
+    return tarn_watch_new(l->host.loop, fd, TARN_READABLE, watched, w, &w->watch);
+}
+
 static int serve(struct tarn_lender *l, const char *host)
 {
     const struct tarn_client *c = l->client;
@@ -364,6 +380,7 @@ static int serve(struct tarn_lender *l, const char *host)
         .guard = tarn_lent_guard(&l->lent),
     };
     char names[64] = "";
+    s.guard.watch = guard_watch;
     for (int t = 0; t < c->ntransports; t++)
         if (lends(c->transports[t]->name))
             snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", names[0] ? "," : "",
@@ -525,6 +542,8 @@ void tarn_lender_stop(struct tarn_lender *l)
     }
     tarn_watch_free(l->tick);
     tarn_watch_free(l->bell);
+    while (l->nwatches)
+        tarn_watch_free(l->watches[--l->nwatches].watch);
     tarn_host_end(&l->host);
     tarn_channels_end(&l->channels);
     tarn_lent_free(&l->lent);

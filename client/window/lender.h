@@ -25,6 +25,12 @@ struct tarn_lender {
     pthread_t thread;
     bool started;
     struct tarn_watch *tick, *bell;
+    struct tarn_lender_watch { /* for a transport */
+        struct tarn_watch *watch;
+        void (*fn)(void *arg);
+        void *arg;
+    } watches[TARN_TRANSPORTS_MAX];
+    uint32_t nwatches;
     struct tarn_attach entry; /* the thread's, for ENTER: too large for its stack */
 };
 

@@ -98,8 +98,6 @@ void tarn_lent_free(struct tarn_lent *l)
         munmap((void *)(uintptr_t)l->gen, TARN_LENT_SLOTS * sizeof(*l->gen));
     if (l->gen_fd >= 0)
         close(l->gen_fd);
-    while (l->rings)
-        tarn_lent_ring_end(l, l->rings->session);
     if (l->bell >= 0)
         close(l->bell);
     pthread_cond_destroy(&l->unpinned);
@@ -389,6 +387,8 @@ int tarn_lent_recall(struct tarn_lent *l, struct tarn_lease *lease, uint64_t dea
         tarn_lent_drop_notices(lease->window, lease);
         DL_DELETE(lease->window->leases, lease);
         l->leases[lease->slot] = NULL;
+        /* The queue has room again. */
+        tarn_lent_drain(l);
         if ((uint32_t)lease->gen < UINT32_MAX - 3) /* its counter must not come round */
             l->free[l->nfree++] = lease->slot;
     }
@@ -560,6 +560,9 @@ struct tarn_guard tarn_lent_guard(struct tarn_lent *l)
         .arg = l,
         .pin_lease = guard_pin,
         .notify = tarn_lent_guard_notify,
+        .ring_new = tarn_lent_guard_ring_new,
+        .ring_got = tarn_lent_guard_ring_got,
+        .ring_end = tarn_lent_guard_ring_end,
         .unpin = guard_unpin,
         .touch = guard_touch,
     };

@@ -85,12 +85,14 @@ struct tarn_lease {
     struct tarn_runs runs; /* addresses in this process */
 };
 
-/* Where a session of this host puts its notifications (transport/notices.h). */
+/* Where a session puts its notifications (transport/notices.h): all those within this host, or those of one
+ * link from another. */
 struct tarn_lent_ring {
     struct tarn_lent_ring *next;
     uint64_t session, at; /* at: the number of the next pop */
     struct tarn_notice_ring *ring;
-    int fd;
+    uint32_t places;
+    int fd; /* -1: of a link */
 };
 
 /* A session's hazard page. */
@@ -119,7 +121,7 @@ struct tarn_lent {
 };
 
 int tarn_lent_init(struct tarn_lent *l, uint64_t epoch);
-/* Frees windows and leases that are left. No transport may be left. */
+/* Frees windows and leases that are left. No transport and no session may be left. */
 void tarn_lent_free(struct tarn_lent *l);
 /* What transports ask. */
 struct tarn_guard tarn_lent_guard(struct tarn_lent *l);
@@ -169,7 +171,7 @@ void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit);
 /* A writer's notification. AGAIN: too many wait. STALE, AUTH. */
 int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
                      const struct tarn_notify *n);
-/* The session's ring. */
+/* The session's ring, for peers of this host. */
 int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p);
 /* The bell has rung. */
 void tarn_lent_rung(struct tarn_lent *l);

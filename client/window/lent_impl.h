@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lent.c and lent_notify.c share. The lock is held in all of it. */
+/* What lent.c and lent_notify.c share. The lock is held where nothing else is said. */
 #ifndef TARN_CLIENT_WINDOW_LENT_IMPL_H
 #define TARN_CLIENT_WINDOW_LENT_IMPL_H
 
@@ -14,10 +14,16 @@ int tarn_lent_stale(uint32_t window, uint32_t slot);
 
 /* Frees the notifications of that lease, or all. */
 void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *lease);
+/* Takes what the rings have, as far as the queues have room. */
+void tarn_lent_drain(struct tarn_lent *l);
 /* Takes what the session's ring still has, and frees the ring. */
 void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session);
-/* tarn_guard.notify */
+/* tarn_guard.notify. It takes the lock. */
 int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
                            const struct tarn_notify *n);
+/* tarn_guard.ring_new and so on. They take the lock. */
+int tarn_lent_guard_ring_new(void *arg, uint64_t session, struct tarn_notice_ring **ring_p);
+void tarn_lent_guard_ring_got(void *arg, struct tarn_notice_ring *ring, uint32_t number);
+void tarn_lent_guard_ring_end(void *arg, struct tarn_notice_ring *ring);
 
 #endif

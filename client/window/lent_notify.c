@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Notifications of what a client lends. They come from transports and the control thread, in calls, and from
- * sessions of this host through rings; then they wait in their window's queue.
+ * sessions of this host and links of rdma through rings; then they wait in their window's queue. The lease is
+ * looked up when a notification goes from its ring to the queue, under the lock that ends leases: none of a
+ * lease that has ended gets there.
  *
  * Whoever waits for one looks at the rings by itself for a while, since the writer is often about to end.
  * Then it sleeps, and the lender's thread looks when the bell rings.
@@ -78,16 +80,16 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
 static void drain(struct tarn_lent *l, struct tarn_lent_ring *r, bool last)
 {
     struct tarn_notice got;
-    while (tarn_notices_peek(r->ring, r->at, &got)) {
+    while (tarn_notices_peek(r->ring, r->places, r->at, &got)) {
         const struct tarn_notify n = {.tag = got.tag, .data = got.data, .bytes = got.bytes};
         int rc = add(l, r->session, got.window, got.slot, got.gen, &n, last ? UINT32_MAX : TARN_LENT_NOTICES);
         if (!last && (rc == TARN_E_AGAIN || rc == TARN_E_NO_MEMORY))
             return;
-        tarn_notices_pop(r->ring, r->at++);
+        tarn_notices_pop(r->ring, r->places, r->at++);
     }
 }
 
-static void drain_all(struct tarn_lent *l)
+void tarn_lent_drain(struct tarn_lent *l)
 {
     struct tarn_lent_ring *r;
     LL_FOREACH (l->rings, r)
@@ -109,28 +111,56 @@ void tarn_lent_rung(struct tarn_lent *l)
     pthread_mutex_lock(&l->lock);
     if (!l->spinning)
         mark_all(l, false);
-    drain_all(l);
+    tarn_lent_drain(l);
     pthread_mutex_unlock(&l->lock);
+}
+
+/* The lock is held. */
+static int ring_new(struct tarn_lent *l, uint64_t session, uint32_t places, struct tarn_lent_ring **r_p)
+{
+    struct tarn_lent_ring *r = calloc(1, sizeof(*r));
+    int rc = r ? tarn_notices_new(places, &r->ring, &r->fd)
+               : tarn_fail(TARN_E_NO_MEMORY, "window: out of memory for a session");
+    if (rc) {
+        free(r);
+        return rc;
+    }
+    r->session = session;
+    r->places = places;
+    atomic_store(&r->ring->rung, l->spinning > 0);
+    LL_PREPEND(l->rings, r);
+    *r_p = r;
+    return 0;
+}
+
+/* Takes what is left in it. The lock is held. */
+static void ring_end(struct tarn_lent *l, struct tarn_lent_ring *r)
+{
+    drain(l, r, true);
+    LL_DELETE(l->rings, r);
+    munmap(r->ring, tarn_notices_bytes(r->places));
+    if (r->fd >= 0)
+        close(r->fd);
+    free(r);
+}
+
+/* The lock is held. NULL: it has none. */
+static struct tarn_lent_ring *ring_of(const struct tarn_lent *l, uint64_t session)
+{
+    struct tarn_lent_ring *r;
+    LL_FOREACH (l->rings, r)
+        if (r->session == session && r->fd >= 0)
+            return r;
+    return NULL;
 }
 
 int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p)
 {
-    struct tarn_lent_ring *r;
     int rc = 0;
     pthread_mutex_lock(&l->lock);
-    LL_SEARCH_SCALAR(l->rings, r, session, session);
-    if (!r) {
-        r = calloc(1, sizeof(*r));
-        rc = r ? tarn_notices_new(&r->ring, &r->fd)
-               : tarn_fail(TARN_E_NO_MEMORY, "window: out of memory for a session");
-        if (rc) {
-            free(r);
-        } else {
-            r->session = session;
-            atomic_store(&r->ring->rung, l->spinning > 0);
-            LL_PREPEND(l->rings, r);
-        }
-    }
+    struct tarn_lent_ring *r = ring_of(l, session);
+    if (!r)
+        rc = ring_new(l, session, TARN_NOTICES, &r);
     if (!rc)
         *fd_p = r->fd;
     pthread_mutex_unlock(&l->lock);
@@ -139,15 +169,49 @@ int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p)
 
 void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session)
 {
+    struct tarn_lent_ring *r = ring_of(l, session);
+    if (r)
+        ring_end(l, r);
+}
+
+/* --- rings of links ----------------------------------------------------------------------------- */
+
+int tarn_lent_guard_ring_new(void *arg, uint64_t session, struct tarn_notice_ring **ring_p)
+{
+    struct tarn_lent *l = arg;
     struct tarn_lent_ring *r;
-    LL_SEARCH_SCALAR(l->rings, r, session, session);
-    if (!r)
-        return;
-    drain(l, r, true);
-    LL_DELETE(l->rings, r);
-    munmap(r->ring, sizeof(*r->ring));
-    close(r->fd);
-    free(r);
+    pthread_mutex_lock(&l->lock);
+    int rc = ring_new(l, session, TARN_LINK_NOTICES, &r);
+    if (!rc) {
+        close(r->fd); /* no process maps it */
+        r->fd = -1;
+        *ring_p = r->ring;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return rc;
+}
+
+void tarn_lent_guard_ring_got(void *arg, struct tarn_notice_ring *ring, uint32_t number)
+{
+    struct tarn_lent *l = arg;
+    struct tarn_lent_ring *r;
+    pthread_mutex_lock(&l->lock);
+    LL_SEARCH_SCALAR(l->rings, r, ring, ring);
+    uint32_t ahead = number - (uint32_t)r->at;
+    if (ahead < r->places) /* else the peer counts wrongly, and the place is not its own */
+        tarn_notices_fill(ring, r->places, r->at + ahead);
+    drain(l, r, false);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void tarn_lent_guard_ring_end(void *arg, struct tarn_notice_ring *ring)
+{
+    struct tarn_lent *l = arg;
+    struct tarn_lent_ring *r;
+    pthread_mutex_lock(&l->lock);
+    LL_SEARCH_SCALAR(l->rings, r, ring, ring);
+    ring_end(l, r);
+    pthread_mutex_unlock(&l->lock);
 }
 
 /* --- telling ------------------------------------------------------------------------------------ */
@@ -156,7 +220,7 @@ int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uin
                      const struct tarn_notify *n)
 {
     pthread_mutex_lock(&l->lock);
-    drain_all(l); /* the same writer's earlier ones */
+    tarn_lent_drain(l); /* the same writer's earlier ones */
     int rc = add(l, session, window, slot, gen, n, TARN_LENT_NOTICES);
     pthread_mutex_unlock(&l->lock);
     return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)
@@ -212,7 +276,7 @@ static int writer_lost(const struct tarn_lease *lease)
 /* AGAIN: nothing has come so far. */
 static int look(const struct waiter *w)
 {
-    drain_all(w->lent);
+    tarn_lent_drain(w->lent);
     if (!w->lease) {
         if (!w->window->notices)
             return TARN_E_AGAIN;

@@ -32,7 +32,7 @@ done
 # A name that is no transport.
 checks=$((checks + 1))
 ! bench peer --transport carrier-pigeon || fail "an unknown transport is accepted"
-says err 'no windows over "carrier-pigeon": give shm, tcp or cuda_ipc'
+says err 'no windows over "carrier-pigeon": give shm, tcp, rdma or cuda_ipc'
 
 # The other process ends: a sentence, and no hanging.
 "$build/tarn-bench" peer --json-dir "$dir" >"$dir/out" 2>"$dir/err" &

@@ -4,7 +4,8 @@
  * and the linker prefers them. The test describes devices, ports and GIDs. Work requests run as memcpy
  * between addresses of this process when the completion queue is polled, after the checks that a device makes
  * (keys, ranges, access, the peer's queue pair). Where devices may choose, this one takes the worst case:
- * READs that no fence separates run in reverse order, as late as possible.
+ * READs that no fence separates run in reverse order, as late as possible, behind all WRITEs. WRITEs keep
+ * their order. A WRITE with an immediate completes a receive of the peer, and fails if there is none.
  *
  * Any thread may call it: one lock protects queue pairs and regions.
  *
@@ -36,6 +37,8 @@
 #define FAKE_QUEUE 1024
 #define FAKE_SGES 40
 #define FAKE_POSTED 4096
+#define FAKE_RECEIVES 512
+#define FAKE_EVENTS 64
 
 struct fake_port {
     atomic_bool down;
@@ -77,6 +80,7 @@ static struct fake_verbs {
         unsigned flags;
         uint64_t far, bytes;
         uint32_t call; /* number of the call, from 1 */
+        uint32_t imm;  /* as it goes over the wire */
         const struct fake_device *device;
     } posted[FAKE_POSTED];
     uint32_t nposted, calls;
@@ -85,6 +89,7 @@ static struct fake_verbs {
     uint64_t fail_far;                            /* requests to this address fail with fail_status */
     enum ibv_wc_status fail_status;
     int overruns; /* of completion queues */
+    int unready;  /* WRITEs with an immediate that found no receive */
     /* memory */
     struct fake_range readonly; /* EFAULT for write access */
     struct fake_range alien;    /* EFAULT for any access: memory that cannot be pinned */
@@ -126,13 +131,20 @@ struct fake_cq {
     int pending; /* completions requested but not yet polled */
 };
 
+struct fake_channel {
+    struct ibv_comp_channel channel;
+    struct ibv_cq *events[FAKE_EVENTS]; /* as many as its descriptor counts */
+    int n;
+};
+
 struct fake_qp {
     struct ibv_qp qp;
     struct fake_device *device;
     uint32_t peer, room;
     enum ibv_qp_state state;
-    bool receiving; /* one receive is posted, with wr_id receive_id */
-    uint64_t receive_id;
+    struct ibv_recv_wr receive[FAKE_RECEIVES]; /* by number */
+    uint32_t received[FAKE_RECEIVES];          /* immediates of those that have completed */
+    uint32_t receives, polled, completed, posted;
     struct ibv_send_wr wr[FAKE_QUEUE];
     struct ibv_sge sge[FAKE_QUEUE][FAKE_SGES];
     enum ibv_wc_status status[FAKE_QUEUE]; /* of executed requests */
@@ -435,12 +447,12 @@ static inline char *fake_memory_of(uint32_t key, uint64_t addr, uint64_t bytes, 
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 {
-    struct ibv_comp_channel *ch = calloc(1, sizeof *ch);
+    struct fake_channel *ch = calloc(1, sizeof *ch);
     if (!ch)
         return NULL;
-    *ch = (struct ibv_comp_channel){.context = c, .fd = eventfd(0, EFD_CLOEXEC)};
+    ch->channel = (struct ibv_comp_channel){.context = c, .fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)};
     fake.channels++;
-    return ch;
+    return &ch->channel;
 }
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
@@ -464,6 +476,13 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *c, int n, void *arg, struct ibv
 
 int ibv_destroy_cq(struct ibv_cq *cq)
 {
+    struct fake_channel *ch = (struct fake_channel *)cq->channel;
+    uint64_t one;
+    pthread_mutex_lock(&fake_lock);
+    for (int i = 0; ch && i < ch->n; i++)
+        if (ch->events[i] == cq && read(ch->channel.fd, &one, sizeof one) == sizeof one)
+            ch->events[i--] = ch->events[--ch->n];
+    pthread_mutex_unlock(&fake_lock);
     free(cq);
     fake.cqs--;
     return 0;
@@ -484,6 +503,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
                             .qp_num = ++fake.nqps};
     q->device = (struct fake_device *)pd->context->device;
     q->room = a->cap.max_send_wr;
+    q->receives = a->cap.max_recv_wr < FAKE_RECEIVES ? a->cap.max_recv_wr : FAKE_RECEIVES;
     fake.qp[q->qp.qp_num - 1] = q;
     pthread_mutex_unlock(&fake_lock);
     fake.qps++;
@@ -527,10 +547,14 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 static void fake_event(struct ibv_cq *cq)
 {
     struct fake_cq *c = (struct fake_cq *)cq;
+    struct fake_channel *ch = (struct fake_channel *)cq->channel;
     uint64_t one = 1;
     const struct fake_device *d = (const struct fake_device *)cq->context->device;
-    if (c->armed && !fake.held && !d->held && write(cq->channel->fd, &one, sizeof one) == sizeof one)
-        c->armed = false;
+    if (!c->armed || fake.held || d->held || ch->n == FAKE_EVENTS ||
+        write(ch->channel.fd, &one, sizeof one) != sizeof one)
+        return;
+    ch->events[ch->n++] = cq;
+    c->armed = false;
 }
 
 static void fake_note(const struct fake_qp *q, const struct ibv_send_wr *wr)
@@ -542,6 +566,7 @@ static void fake_note(const struct fake_qp *q, const struct ibv_send_wr *wr)
                               .flags = wr->send_flags,
                               .far = wr->wr.rdma.remote_addr,
                               .call = fake.calls,
+                              .imm = wr->imm_data,
                               .device = q->device};
     for (int i = 0; i < wr->num_sge; i++)
         p->bytes += wr->sg_list[i].length;
@@ -583,17 +608,40 @@ static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     return rc;
 }
 
-/* Receives exist only to be flushed. */
 static int fake_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
     pthread_mutex_lock(&fake_lock);
-    bool taken = q->receiving;
-    *bad = taken ? wr : NULL;
-    q->receiving = true;
-    q->receive_id = wr->wr_id;
+    bool room = q->posted - q->polled < q->receives;
+    *bad = room ? NULL : wr;
+    if (room)
+        q->receive[q->posted++ % FAKE_RECEIVES] = *wr;
     pthread_mutex_unlock(&fake_lock);
-    return taken ? ENOMEM : 0;
+    return room ? 0 : ENOMEM;
+}
+
+/* Completes a receive of the peer's. */
+static enum ibv_wc_status fake_deliver(struct fake_qp *peer, const struct ibv_send_wr *wr)
+{
+    if (peer->completed == peer->posted) {
+        fake.unready++;
+        return IBV_WC_RNR_RETRY_EXC_ERR;
+    }
+    peer->received[peer->completed++ % FAKE_RECEIVES] = wr->imm_data;
+    fake_event(peer->qp.recv_cq);
+    return IBV_WC_SUCCESS;
+}
+
+/* Eight bytes at once are read as devices and processors see each other's: in one piece, and in order. */
+static void fake_copy(char *to, const char *from, size_t bytes)
+{
+    uint64_t word;
+    if (bytes != sizeof word || (uintptr_t)from % sizeof word) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    word = __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE);
+    memcpy(to, &word, sizeof word);
 }
 
 static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_send_wr *wr)
@@ -618,24 +666,35 @@ static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_sen
         char *near = fake_memory_of(s->lkey, s->addr, s->length, read ? IBV_ACCESS_LOCAL_WRITE : 0, q->qp.pd);
         if (!near)
             return IBV_WC_LOC_PROT_ERR;
-        memcpy(read ? near : far + at, read ? far + at : near, s->length);
+        fake_copy(read ? near : far + at, read ? far + at : near, s->length);
         at += s->length;
     }
     q->device->moved += bytes;
-    return IBV_WC_SUCCESS;
+    return wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? fake_deliver(peer, wr) : IBV_WC_SUCCESS;
 }
 
-/* Runs requests up to the next fence, or all that are posted, in reverse order. */
+/* Runs one request; `failed`: not, for one before it has failed. */
+static bool fake_run(struct fake_qp *q, uint64_t i, bool failed)
+{
+    enum ibv_wc_status *status = &q->status[i % FAKE_QUEUE];
+    *status =
+        q->state == IBV_QPS_RTS && !failed ? fake_carry_out(q, &q->wr[i % FAKE_QUEUE]) : IBV_WC_WR_FLUSH_ERR;
+    return *status == IBV_WC_SUCCESS;
+}
+
+/* Runs requests up to the next fence, or all that are posted: WRITEs in order, then READs in reverse. */
 static void fake_work_off(struct fake_qp *q)
 {
     uint64_t end = q->done + 1;
+    bool failed = false;
     while (end < q->tail && !(q->wr[end % FAKE_QUEUE].send_flags & IBV_SEND_FENCE))
         end++;
-    for (uint64_t i = end; i > q->done; i--) {
-        const struct ibv_send_wr *wr = &q->wr[(i - 1) % FAKE_QUEUE];
-        enum ibv_wc_status *status = &q->status[(i - 1) % FAKE_QUEUE];
-        *status = q->state == IBV_QPS_RTS ? fake_carry_out(q, wr) : IBV_WC_WR_FLUSH_ERR;
-    }
+    for (uint64_t i = q->done; i < end; i++)
+        if (q->wr[i % FAKE_QUEUE].opcode != IBV_WR_RDMA_READ)
+            failed = !fake_run(q, i, failed);
+    for (uint64_t i = end; i > q->done; i--)
+        if (q->wr[(i - 1) % FAKE_QUEUE].opcode == IBV_WR_RDMA_READ)
+            fake_run(q, i - 1, false);
     for (; q->done < end; q->done++) /* requests after a failed one are flushed */
         if (q->state != IBV_QPS_RTS)
             q->status[q->done % FAKE_QUEUE] = IBV_WC_WR_FLUSH_ERR;
@@ -643,17 +702,30 @@ static void fake_work_off(struct fake_qp *q)
             q->state = IBV_QPS_ERR;
 }
 
-static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
+/* Completed receives, then those that are flushed. */
+static int fake_poll_receives(struct fake_qp *q, int n, struct ibv_wc *wc)
 {
     int got = 0;
-    bool flushed = q->state == IBV_QPS_ERR;
-    if (flushed && fake.mute)
-        return 0;
-    if (flushed && q->receiving && n > 0) {
-        q->receiving = false;
-        wc[got++] =
-            (struct ibv_wc){.wr_id = q->receive_id, .status = IBV_WC_WR_FLUSH_ERR, .qp_num = q->qp.qp_num};
+    bool flushed = q->state == IBV_QPS_ERR && !fake.mute;
+    for (; got < n && q->polled < (flushed ? q->posted : q->completed); q->polled++) {
+        bool done = q->polled < q->completed;
+        wc[got++] = (struct ibv_wc){.wr_id = q->receive[q->polled % FAKE_RECEIVES].wr_id,
+                                    .status = done ? IBV_WC_SUCCESS : IBV_WC_WR_FLUSH_ERR,
+                                    .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+                                    .imm_data = q->received[q->polled % FAKE_RECEIVES],
+                                    .qp_num = q->qp.qp_num};
+        if (!done)
+            q->completed++;
     }
+    return got;
+}
+
+static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
+{
+    bool flushed = q->state == IBV_QPS_ERR;
+    int got = fake_poll_receives(q, n, wc);
+    if (flushed && fake.mute)
+        return got;
     while (q->head < q->tail && got < n && (flushed || !(fake.held || q->device->held))) {
         if (q->head == q->done)
             fake_work_off(q);
@@ -692,12 +764,18 @@ static int fake_notify(struct ibv_cq *cq, int solicited)
     return 0;
 }
 
-int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **context)
 {
-    uint64_t n;
-    *cq = NULL;
+    struct fake_channel *ch = (struct fake_channel *)channel;
+    uint64_t one;
     *context = NULL;
-    return read(ch->fd, &n, sizeof n) == sizeof n ? 0 : -1;
+    if (read(channel->fd, &one, sizeof one) != sizeof one)
+        return -1;
+    pthread_mutex_lock(&fake_lock);
+    *cq = ch->events[0];
+    memmove(ch->events, ch->events + 1, (size_t)--ch->n * sizeof(struct ibv_cq *));
+    pthread_mutex_unlock(&fake_lock);
+    return 0;
 }
 
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)

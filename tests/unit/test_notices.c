@@ -44,7 +44,7 @@ static void fill_once(void)
     uint64_t next[THREADS] = {0};
     struct tarn_notice got;
     int fd, bell = eventfd(0, EFD_NONBLOCK);
-    assert_int_equal(tarn_notices_new(&ring, &fd), 0);
+    assert_int_equal(tarn_notices_new(TARN_NOTICES, &ring, &fd), 0);
     assert_int_equal(pthread_barrier_init(&start, NULL, THREADS), 0);
     for (uint64_t i = 0; i < THREADS; i++) {
         all[i] = (struct pusher){.ring = ring, .start = &start, .bell = bell, .number = i};
@@ -58,14 +58,14 @@ static void fill_once(void)
     const struct tarn_work w = {.notify = &notify};
     assert_int_equal(tarn_notices_push(ring, bell, &w), TARN_E_AGAIN);
     for (uint64_t n = 0; n < THREADS * EACH; n++) {
-        assert_true(tarn_notices_peek(ring, n, &got));
+        assert_true(tarn_notices_peek(ring, TARN_NOTICES, n, &got));
         assert_true(got.tag >> 32 < THREADS && (uint32_t)got.tag == next[got.tag >> 32]++);
-        tarn_notices_pop(ring, n);
+        tarn_notices_pop(ring, TARN_NOTICES, n);
     }
-    assert_false(tarn_notices_peek(ring, THREADS * EACH, &got));
+    assert_false(tarn_notices_peek(ring, TARN_NOTICES, THREADS * EACH, &got));
     assert_int_equal(tarn_notices_push(ring, bell, &w), 0);
     pthread_barrier_destroy(&start);
-    munmap(ring, sizeof(*ring));
+    munmap(ring, tarn_notices_bytes(TARN_NOTICES));
     close(fd);
     close(bell);
 }

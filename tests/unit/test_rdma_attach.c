@@ -132,6 +132,56 @@ static void malformed_answers_are_refused(void **state)
     }
 }
 
+/* connect()'s result with this answer of a lender. The link stays in *l_p if it is 0. */
+static int lender_says(const char *answer, bool write, struct tarn_link **l_p)
+{
+    char offer[TARN_OFFER_TEXT];
+    struct tarn_peer p = fake_peer(answer, NULL, 0);
+    p.local = n->local;
+    p.windows = true;
+    p.write = write;
+    *l_p = NULL;
+    assert_int_equal(n->ops->offer(&p, offer, l_p), 0);
+    int rc;
+    while ((rc = n->ops->connect(&p, l_p)) == TARN_INPROGRESS)
+        assert_true(tarn_now_ns() < p.deadline_ns);
+    return rc;
+}
+
+/* A lender names no pools, but, for writing, the ring for notifications with a key for each rail. */
+static void a_lenders_answer_is_read(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        HEAD " 0",
+        HEAD " 0 0", /* no ring */
+        HEAD " 0 7f0000000000",
+        HEAD " 0 7f0000000000 5", /* a key is missing */
+        HEAD " 0 7f0000000000 5 100000000",
+        HEAD " 0 10000000000000000 5 6",
+        HEAD " 0 x 5 6",
+    };
+    struct tarn_link *l;
+    if (lender_says(HEAD " 0 7f0000000000 5 a", true, &l))
+        fail_msg("%s", tarn_last_error());
+    assert_int_equal(tarn_rdma_link(l)->tell.ring, 0x7f0000000000);
+    assert_int_equal(tarn_rdma_link(l)->lanes[0].ring_key, 5);
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].ring_key, 10);
+    n->ops->close(l);
+    if (lender_says("v1 7 2 - " END " 0 7f0000000000 a", true, &l))
+        fail_msg("%s", tarn_last_error());
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].ring_key, 10);
+    n->ops->close(l);
+    if (lender_says(HEAD " 0 0", false, &l))
+        fail_msg("%s", tarn_last_error());
+    n->ops->close(l);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (lender_says(bad[i], true, &l) != TARN_E_PROTOCOL)
+            fail_msg("accepted: %s", bad[i]);
+        assert_null(l);
+    }
+}
+
 /* Answers cut short anywhere but within the last key, or with one character changed, are refused or read as
  * they stand. */
 static void damaged_answers_never_harm(void **state)
@@ -275,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_is_read, start, stop),
+        cmocka_unit_test_setup_teardown(a_lenders_answer_is_read, start, stop),
         cmocka_unit_test_setup_teardown(malformed_answers_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(damaged_answers_never_harm, start, stop),
         cmocka_unit_test_setup_teardown(malformed_offers_are_refused, start, stop),

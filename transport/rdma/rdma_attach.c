@@ -52,6 +52,16 @@ static int read_pool(struct tarn_rdma_link *l, struct tarn_answer *a)
     return rc ? rc : a->failed ? tarn_answer_malformed(a) : 0;
 }
 
+/* Where notifications go; 0: the link tells none. */
+static int read_ring(struct tarn_rdma_link *l, struct tarn_answer *a)
+{
+    l->tell.ring = tarn_answer_number(a, 16, UINT64_MAX);
+    for (uint32_t k = 0; l->tell.ring && k < l->nlanes; k++)
+        if (l->lanes[k].named)
+            l->lanes[k].ring_key = (uint32_t)tarn_answer_number(a, 16, UINT32_MAX);
+    return a->failed || (l->link.writable && !l->tell.ring) ? tarn_answer_malformed(a) : 0;
+}
+
 static int read_pools(struct tarn_rdma_link *l, struct tarn_answer *a)
 {
     uint32_t n = (uint32_t)tarn_answer_number(a, 10, POOLS_MAX);
@@ -69,7 +79,7 @@ static int read_pools(struct tarn_rdma_link *l, struct tarn_answer *a)
     }
     for (uint32_t i = 0; !rc && i < n; i++)
         rc = read_pool(l, a);
-    return rc;
+    return rc || !l->windows ? rc : read_ring(l, a);
 }
 
 /* --- lanes -------------------------------------------------------------------------------------- */

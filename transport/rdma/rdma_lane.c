@@ -34,9 +34,10 @@ enum {
 
 /* Bits of wr_id, lowest first: how many work requests the completion stands for, their kind, and the
  * strip. */
-enum { WHAT_BIT = 16, STRIP_BIT = 18 };
-/* Bytes of a strip; the READ of its generation; times of last use, which belong to no strip. */
-enum what { PART, LAST_PART, CHECK, TOUCH };
+enum { WHAT_BIT = 16, STRIP_BIT = 19, WHATS = 7 };
+/* Bytes of a strip, or its notification; the READ of its generation. What belongs to no strip: times of last
+ * use; the READ of how many notifications have been taken. */
+enum what { PART, LAST_PART, CHECK, TOUCH, ASK };
 
 /* A chain under construction. */
 struct chain {
@@ -137,10 +138,11 @@ static struct tarn_strip *strip_at(struct tarn_rdma_lane *n, uint64_t counter)
     return &n->ring[counter & (n->ring_size - 1)];
 }
 
-void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes)
+void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes,
+                          bool tells)
 {
     struct tarn_strip *s = strip_at(n, n->tail++);
-    *s = (struct tarn_strip){.job = job, .offset = offset, .bytes = bytes};
+    *s = (struct tarn_strip){.job = job, .offset = offset, .bytes = bytes, .tells = tells};
     if (bytes >= MEASURED_BYTES)
         s->queued_ns = tarn_now_ns();
     tarn_cursor_skip(&s->cursor, job->pieces, job->npieces, offset);
@@ -240,7 +242,7 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
     if (w->lease)
         tarn_cursor_skip(&s->far, w->lease->runs.piece, w->lease->runs.n, bytes);
     c->bytes += bytes;
-    if (s->posted < s->bytes)
+    if (s->posted < s->bytes || s->tells)
         return 0;
     wr->wr_id |= (uint64_t)LAST_PART << WHAT_BIT;
     if (s->job->put)
@@ -248,10 +250,18 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
     return 0;
 }
 
-/* Strips without bytes arrive with those before them. */
+/* The notification, behind the strip's bytes. */
+static void add_notification(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain *c)
+{
+    tarn_tell_fill(n, s->job, add_wr(n, c, n->next, LAST_PART));
+    ask_completion(n, c);
+    s->told = true;
+}
+
+/* Strips without requests of their own arrive with those before them. */
 static void skip_empty(struct tarn_rdma_lane *n)
 {
-    while (n->arrived < n->next && strip_at(n, n->arrived)->bytes == 0)
+    while (n->arrived < n->next && strip_at(n, n->arrived)->bytes == 0 && !strip_at(n, n->arrived)->tells)
         n->arrived++;
 }
 
@@ -263,7 +273,9 @@ static int add_strips(struct tarn_rdma_lane *n, struct chain *c)
         struct tarn_strip *s = strip_at(n, n->next);
         while (!rc && s->posted < s->bytes && c->n < CHAIN && n->room > 0)
             rc = add_part(n, s, c);
-        if (s->posted < s->bytes)
+        if (!rc && s->tells && s->posted == s->bytes && c->n < CHAIN && n->room > 0)
+            add_notification(n, s, c);
+        if (s->posted < s->bytes || s->told != s->tells)
             break;
         n->next++;
     }
@@ -304,7 +316,7 @@ static bool extend_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain 
     return true;
 }
 
-/* The READ of gen[slot] that checks a get's strip. */
+/* The READ of gen[slot] that checks a strip. */
 static void add_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain *c, unsigned flags)
 {
     const struct tarn_work *w = strip_at(n, strip)->job->work;
@@ -322,7 +334,7 @@ static void add_checks_before(struct tarn_rdma_lane *n, uint64_t end, struct cha
 {
     uint32_t before = c->n;
     for (; n->checked < end; n->checked++) {
-        if (strip_at(n, n->checked)->job->put || extend_check(n, n->checked, c))
+        if (!strip_at(n, n->checked)->job->checked || extend_check(n, n->checked, c))
             continue;
         if (c->n == CHAIN || n->room == 0)
             break;
@@ -347,10 +359,10 @@ static inline void add_checks(struct tarn_rdma_lane *n, uint64_t end, struct cha
  */
 static bool may_fence(struct tarn_rdma_lane *n, const struct chain *c)
 {
-    uint32_t gets = 0;
+    uint32_t checks = 0;
     for (uint64_t i = n->head; i < n->next; i++)
-        gets += !strip_at(n, i)->job->put;
-    return n->rail->fences && n->next == n->tail && gets <= CHAIN - c->n && gets <= n->room;
+        checks += strip_at(n, i)->job->checked;
+    return n->rail->fences && n->next == n->tail && checks <= CHAIN - c->n && checks <= n->room;
 }
 
 static int build(struct tarn_rdma_lane *n, struct chain *c)
@@ -423,6 +435,25 @@ bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slo
     return true;
 }
 
+bool tarn_rdma_lane_ask(struct tarn_rdma_lane *n)
+{
+    const struct tarn_rdma_link *l = n->link;
+    struct ibv_sge to = {.addr = (uintptr_t)l->tell.landing,
+                         .length = sizeof *l->tell.landing,
+                         .lkey = l->bounce->mr[n->index]->lkey};
+    struct ibv_send_wr *bad, wr = {.wr_id = (uint64_t)ASK << WHAT_BIT | 1,
+                                   .sg_list = &to,
+                                   .num_sge = 1,
+                                   .opcode = IBV_WR_RDMA_READ,
+                                   .send_flags = IBV_SEND_SIGNALED};
+    wr.wr.rdma.remote_addr = l->tell.ring + offsetof(struct tarn_notice_ring, popped);
+    wr.wr.rdma.rkey = n->ring_key;
+    if (n->room == 0 || ibv_post_send(n->qp, &wr, &bad))
+        return false;
+    n->room--;
+    return true;
+}
+
 /* --- completions -------------------------------------------------------------------------------- */
 
 /* Only long strips show the rail's speed. */
@@ -443,11 +474,11 @@ static void end_strip(struct tarn_rdma_lane *n)
     struct tarn_job *job = s->job;
     uint64_t gen = atomic_load_explicit(landing_of(n, n->head), memory_order_acquire);
     int status = 0;
-    if (!job->put && gen != job->work->gen)
+    if (job->checked && gen != job->work->gen)
         status = tarn_link_stale(&n->link->link, job->work->pool, job->work->slot);
     measure(n, s);
     n->head++;
-    if (n->checked < n->head) /* a put */
+    if (n->checked < n->head) /* it has none */
         n->checked = n->head;
     n->queued -= s->bytes;
     n->link->strip_ended(n->link, job, status);
@@ -479,27 +510,30 @@ static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
     }
 }
 
-/* All requests up to this one are complete. Puts end in their turn, after all gets before them. */
+/* All requests up to this one are complete. Strips without checks end in their turn, after all before them.
+ */
 static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     uint64_t strip = wr_id >> STRIP_BIT;
-    enum what what = wr_id >> WHAT_BIT & 3;
+    enum what what = wr_id >> WHAT_BIT & WHATS;
     n->room += (uint32_t)(wr_id & ((1u << WHAT_BIT) - 1));
-    if (what == TOUCH)
+    if (what == ASK)
+        tarn_tell_answered(n->link);
+    if (what >= TOUCH)
         return;
     if (n->arrived < strip + (what != PART))
         n->arrived = strip + (what != PART);
     skip_empty(n);
     while (what == CHECK && n->head <= strip)
         end_strip(n);
-    while (n->head < n->arrived && strip_at(n, n->head)->job->put)
+    while (n->head < n->arrived && !strip_at(n, n->head)->job->checked)
         end_strip(n);
 }
 
 /* Only the bytes of a work can cause this error. */
 static void blame(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
-    if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)
+    if ((wr_id >> WHAT_BIT & WHATS) <= LAST_PART)
         strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
 }
 

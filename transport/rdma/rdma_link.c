@@ -14,7 +14,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
+enum { BOUNCES = 64, BOUNCE_BYTES = 16384, TICKS_BYTES = 4096 };
+#define BOUNCE_ALL ((size_t)BOUNCES * BOUNCE_BYTES + TICKS_BYTES + TARN_TELL_BYTES(TARN_JOBS))
 #define STRIPE_BYTES (256ull << 10)    /* smaller parts do not justify another rail */
 #define SPIN_NS (2 * TARN_NS_PER_MS)   /* a lone work is polled for at most this long */
 #define QUIET_NS (50 * TARN_NS_PER_MS) /* without completions for this long, check the ports */
@@ -69,14 +70,6 @@ static void end_job(struct tarn_rdma_link *l, struct tarn_job *job, int status)
         tarn_touch_note(l, w->pool, w->slot);
     w->status = status;
     w->done(w);
-}
-
-static void strip_ended(struct tarn_rdma_link *l, struct tarn_job *job, int status)
-{
-    if (job->status == 0)
-        job->status = status;
-    if (--job->strips == 0)
-        end_job(l, job, job->status);
 }
 
 /* --- memory of a work --------------------------------------------------------------------------- */
@@ -172,6 +165,22 @@ static struct tarn_rdma_lane *least_loaded(struct tarn_rdma_link *l)
     return best;
 }
 
+/* The notification goes when the last byte has arrived. */
+static void strip_ended(struct tarn_rdma_link *l, struct tarn_job *job, int status)
+{
+    if (job->status == 0)
+        job->status = status;
+    if (--job->strips > 0)
+        return;
+    if (!job->tells) {
+        end_job(l, job, job->status);
+        return;
+    }
+    job->tells = false;
+    job->strips = 1;
+    tarn_rdma_lane_queue(least_loaded(l), job, 0, 0, true);
+}
+
 /* Small works use one lane. Large ones use all, in whole pages, in proportion to their speeds. */
 static void cut(struct tarn_rdma_link *l, struct tarn_job *job)
 {
@@ -185,7 +194,8 @@ static void cut(struct tarn_rdma_link *l, struct tarn_job *job)
         }
     if (joined <= 1) {
         job->strips = 1;
-        tarn_rdma_lane_queue(least_loaded(l), job, 0, bytes);
+        tarn_rdma_lane_queue(least_loaded(l), job, 0, bytes, job->tells);
+        job->tells = false;
         return;
     }
     job->strips = 1; /* keeps the job alive while strips are made */
@@ -199,7 +209,7 @@ static void cut(struct tarn_rdma_link *l, struct tarn_job *job)
         if (--joined == 0 || part > bytes - offset)
             part = bytes - offset;
         job->strips++;
-        tarn_rdma_lane_queue(n, job, offset, part);
+        tarn_rdma_lane_queue(n, job, offset, part, false);
         offset += part;
     }
     job->strips--;
@@ -246,14 +256,19 @@ static int submit(struct tarn_rdma_link *l, struct tarn_work *w, bool put)
         return TARN_E_AGAIN; /* progress() must report the end: only then do callers let go of the link */
     if (!inside(l, w) || tarn_gen_readable(w->gen) == (put && !w->lease))
         return tarn_link_stale(&l->link, w->pool, w->slot);
-    if (put && w->bytes == 0) {
+    int room = put && w->notify ? tarn_tell_room(l) : 0;
+    if (!job || room == TARN_E_AGAIN)
+        return TARN_E_AGAIN;
+    w->untold = room != 0;
+    bool tells = put && w->notify && !w->untold;
+    if (put && w->bytes == 0 && !tells) {
         w->status = 0;
         return 0;
     }
-    if (!job)
-        return TARN_E_AGAIN;
     job->work = w;
     job->put = put;
+    job->checked = !put || w->bytes == 0;
+    job->tells = tells;
     job->status = 0;
     int rc = prepare(l, job);
     if (rc) {
@@ -265,6 +280,8 @@ static int submit(struct tarn_rdma_link *l, struct tarn_work *w, bool put)
     l->free_jobs = job->next;
     if (l->busy++ == 0)
         l->quiet_ns = 0;
+    if (tells)
+        job->number = l->tell.next++;
     cut(l, job);
     return TARN_INPROGRESS;
 }
@@ -294,14 +311,15 @@ static bool has_puts(struct tarn_rdma_lane *n)
 static bool lose_lane(struct tarn_rdma_link *l, struct tarn_rdma_lane *n)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
-    bool puts = has_puts(n);
+    bool asked = l->tell.asked == TARN_TELL_ASKED && l->tell.lane == n;
+    bool puts = has_puts(n) || asked;
     atomic_store(&l->local->aside_ns[n->index], until);
     tarn_rdma_lane_stop(n);
     if (puts || !least_loaded(l))
         return false;
     for (uint64_t i = n->head; i < n->tail; i++) {
         const struct tarn_strip *s = &n->ring[i % n->ring_size];
-        tarn_rdma_lane_queue(least_loaded(l), s->job, s->offset, s->bytes);
+        tarn_rdma_lane_queue(least_loaded(l), s->job, s->offset, s->bytes, false);
     }
     tarn_rdma_lane_close(n);
     l->whole_ns = until;
@@ -456,7 +474,7 @@ static void rdma_close(struct tarn_link *link)
     if (l->bounce) {
         char *memory = l->bounce->addr;
         tarn_region_free(l->bounce);
-        munmap(memory, (size_t)BOUNCES * BOUNCE_BYTES + 4096);
+        munmap(memory, BOUNCE_ALL);
     }
     free(l->pools);
     free(l->jobs);
@@ -475,11 +493,11 @@ static int open_jobs(struct tarn_rdma_link *l)
     return 0;
 }
 
-/* Memory of the link for devices: bounce chunks, then the ticks. Not inherited by children: copy-on-write
- * would take the pages from the device. */
+/* Memory of the link for devices: bounce chunks, then the ticks, then notifications. Not inherited by
+ * children: copy-on-write would take the pages from the device. */
 static int open_bounce(struct tarn_rdma_link *l)
 {
-    size_t bytes = (size_t)BOUNCES * BOUNCE_BYTES + 4096;
+    size_t bytes = BOUNCE_ALL;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
@@ -491,6 +509,7 @@ static int open_bounce(struct tarn_rdma_link *l)
     }
     l->bounces = UINT64_MAX;
     l->touches.ticks = (uint32_t *)(void *)(memory + (size_t)BOUNCES * BOUNCE_BYTES);
+    tarn_tell_init(&l->tell, memory + (size_t)BOUNCES * BOUNCE_BYTES + TICKS_BYTES);
     return 0;
 }
 

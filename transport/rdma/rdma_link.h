@@ -6,7 +6,7 @@
  * takes part. A strip of a get is READs of its bytes, then its *check*: a READ of gen[slot] that starts when
  * all READs before it have arrived. If the check shows the expected generation, the extent had no other owner
  * while the strip was read. Generations only grow, so if all strips' checks show it, that holds for the whole
- * job. A strip of a put is WRITEs.
+ * job. A strip of a put is WRITEs. The strip that tells of its job has the notification behind its bytes.
  *
  * Each rail (*lane*) keeps its strips in a ring and posts them in order:
  *
@@ -36,6 +36,7 @@
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
  *   rdma_attach.c the node's answer; lanes come up
  *   rdma_lane.c   one rail: posting, completions
+ *   rdma_tell.c   notifications
  *   rdma_touch.c  times of last use
  *   rdma_reap.c   how queue pairs end
  */
@@ -43,6 +44,7 @@
 #define TARN_TRANSPORT_RDMA_LINK_H
 
 #include "base/container.h"
+#include "transport/notices.h"
 #include "transport/rdma/rdma.h"
 #include "transport/rdma/rdma_memory.h"
 
@@ -52,6 +54,9 @@
 struct tarn_job {
     struct tarn_work *work; /* NULL: free */
     bool put;
+    bool checked;    /* the generation is looked at behind it */
+    bool tells;      /* its notification is not queued yet */
+    uint64_t number; /* of its notification */
     uint32_t strips; /* not ended yet */
     int status;
     const struct tarn_piece *pieces;
@@ -66,7 +71,8 @@ struct tarn_strip {
     uint64_t offset, bytes; /* within the object's range */
     uint64_t posted;        /* bytes covered by work requests so far */
     uint64_t queued_ns;
-    bool falling; /* its generation arrives in the falling half of `landing` */
+    bool tells, told; /* a notification belongs to it; has been posted */
+    bool falling;     /* its generation arrives in the falling half of `landing` */
     struct tarn_cursor cursor;
     struct tarn_cursor far; /* windows: in the work's runs */
 };
@@ -81,6 +87,16 @@ enum {
     TARN_TOUCHES = 32, /* notes in the list */
     TARN_TICKS = 128,  /* slots in one WRITE */
     TARN_TOUCHED = 8192
+};
+
+/* Notifications of a link (rdma_tell.c). */
+struct tarn_tell {
+    uint64_t ring;         /* its address at the lender; 0: there is none */
+    uint64_t next, popped; /* the next number; numbers before `popped` have free places again */
+    enum { TARN_TELL_UNASKED, TARN_TELL_ASKED, TARN_TELL_ANSWERED } asked;
+    struct tarn_rdma_lane *lane;     /* on which the lender was asked */
+    struct tarn_notice *notices;     /* sources of WRITEs, one for each job, in the bounce region */
+    const _Atomic uint64_t *landing; /* `popped` is read to */
 };
 
 struct tarn_slots {
@@ -115,6 +131,7 @@ struct tarn_rdma_lane {
     bool named;                   /* the node has a queue pair for it: `peer` */
     bool lost;                    /* joining failed, and the rail has not been set aside yet */
     struct tarn_pool_keys *pools; /* for each pool of the link */
+    uint32_t ring_key;            /* of the ring for notifications */
     struct tarn_strip *ring;
     uint32_t ring_size;        /* a power of two */
     uint64_t head, next, tail; /* counters of strips */
@@ -153,6 +170,7 @@ struct tarn_rdma_link {
     struct tarn_region *bounce;
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
+    struct tarn_tell tell;
     uint64_t usual_ns;      /* smoothed duration of a work that is alone in flight */
     uint32_t joining;       /* lanes being joined */
     struct tarn_reason why; /* why the last lane that failed to join did */
@@ -169,8 +187,9 @@ int tarn_rdma_lane_open(struct tarn_rdma_link *l, uint32_t index, struct tarn_rd
  * destroys the queue pair, unless only immediate destruction can stop the device. */
 void tarn_rdma_lane_stop(struct tarn_rdma_lane *n);
 void tarn_rdma_lane_close(struct tarn_rdma_lane *n);
-/* Adds a strip. The ring always has room. */
-void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes);
+/* Adds a strip. The ring always has room. tells: the notification goes with it. */
+void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes,
+                          bool tells);
 /* Posts as many strips as fit. Negative: the rail failed. */
 int tarn_rdma_lane_post(struct tarn_rdma_lane *n);
 /* Takes completions and ends strips. Returns the number of completions; negative: the rail failed. */
@@ -181,6 +200,21 @@ int tarn_rdma_lane_arm(struct tarn_rdma_lane *n);
 void tarn_rdma_lane_disarm(struct tarn_rdma_lane *n);
 /* Posts touches; false: no room now. */
 bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count);
+
+/* READs how many notifications the lender has taken; false: no room now. */
+bool tarn_rdma_lane_ask(struct tarn_rdma_lane *n);
+
+/* rdma_tell.c */
+#define TARN_TELL_BYTES(_jobs) ((_jobs) * sizeof(struct tarn_notice) + sizeof(uint64_t))
+/* Memory for devices, of TARN_TELL_BYTES(TARN_JOBS). */
+void tarn_tell_init(struct tarn_tell *t, char *memory);
+/* 0: there is a free place. AGAIN: nobody knows, so the lender is being asked. BUSY: all are taken. Without
+ * sentences. */
+int tarn_tell_room(struct tarn_rdma_link *l);
+/* Makes of the request the notification of that job. */
+void tarn_tell_fill(struct tarn_rdma_lane *n, const struct tarn_job *job, struct ibv_send_wr *wr);
+/* The lender's answer has landed. */
+void tarn_tell_answered(struct tarn_rdma_link *l);
 
 /* rdma_touch.c */
 void tarn_touch_note(struct tarn_rdma_link *l, uint32_t pool, uint32_t slot);

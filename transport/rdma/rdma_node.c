@@ -24,7 +24,9 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "transport/node_half.h"
+#include "transport/notices.h"
 #include "transport/rdma/rdma_memory.h"
+#include "transport/rdma/rdma_node_inbox.h"
 
 #define WRITE_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE)
 #define REGION_BYTES (3584ull << 20) /* below 4 GiB, the limit of some devices */
@@ -47,6 +49,7 @@ struct joined {
     uint64_t session, id;
     struct ibv_qp *qp[TARN_RAILS_MAX];
     uint32_t rail[TARN_RAILS_MAX]; /* the node's rail for each */
+    struct tarn_inbox *inbox;      /* for notifications; NULL: the link tells none */
     struct tarn_attach *attach;    /* not answered yet; used by the thread */
     struct offer offer;
 };
@@ -56,7 +59,9 @@ struct tarn_rdma_node {
     struct tarn_rails rails;
     struct ibv_cq *cq[TARN_RAILS_MAX]; /* has only the completions that cut_off() waits for */
     struct served_pool *served;
-    uint64_t slice_bytes; /* slice size of the arenas: whole pages */
+    bool windows;                /* it serves windows, not pools */
+    struct tarn_inboxes inboxes; /* windows */
+    uint64_t slice_bytes;        /* slice size of the arenas: whole pages */
     pthread_t thread;
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t wake;
@@ -167,28 +172,54 @@ static int parse_offer(const char *text, struct offer *o)
     return o->n ? 0 : malformed(text);
 }
 
-/* Makes a queue pair for one of the client's ends. *rail_p: the rail it is on. */
-static int join(struct tarn_rdma_node *s, const struct tarn_endpoint *end, uint32_t prefer,
-                struct ibv_qp **qp_p, struct tarn_endpoint *own, uint32_t *rail_p)
+/* Makes the k-th queue pair of a link. */
+static int make_qp(struct tarn_rdma_node *s, struct joined *j, uint32_t k, struct tarn_endpoint *own)
 {
-    const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, prefer);
+    struct tarn_qp_options o = {.cq = s->cq[j->rail[k]], .max_wr = 1, .max_sge = 1};
+    int rc = j->inbox ? tarn_inbox_cq(&s->inboxes, j->inbox, k, j->rail[k]) : 0;
+    if (j->inbox) {
+        o.cq = j->inbox->lanes[k].cq;
+        o.receives = TARN_LINK_NOTICES;
+    }
+    if (!rc)
+        rc = tarn_qp_new(&s->rails.rail[j->rail[k]], &o, &j->qp[k], own);
+    return rc || !j->inbox ? rc : tarn_inbox_open_lane(j->inbox, k, j->qp[k]);
+}
+
+/* Gives its k-th queue pair to a thread that destroys it. */
+static void retire_qp(struct tarn_rdma_node *s, struct joined *j, uint32_t k)
+{
+    struct tarn_qp_parts parts = {.qp = j->qp[k]};
+    if (j->inbox)
+        parts.cq = j->inbox->lanes[k].cq;
+    if (parts.qp || parts.cq)
+        tarn_rails_retire(&s->rails, &parts);
+    j->qp[k] = NULL;
+    if (j->inbox)
+        j->inbox->lanes[k] = (struct tarn_inbox_lane){.qp = NULL};
+}
+
+/* Joins a queue pair with the k-th of the client's ends. */
+static int join(struct tarn_rdma_node *s, struct joined *j, uint32_t k, struct tarn_endpoint *own)
+{
+    const struct tarn_endpoint *end = &j->offer.ends[k];
+    const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, k);
     if (!rail)
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "ATTACH rdma: none of the node's %u rails reaches the client's", s->rails.n);
-    *rail_p = (uint32_t)(rail - s->rails.rail);
+    j->rail[k] = (uint32_t)(rail - s->rails.rail);
     if (!tarn_rail_active(rail)) /* asking the network would be in vain */
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "ATTACH rdma: the node's rail %s is down: see ibv_devinfo there", rail->name);
-    struct tarn_qp_options o = {.cq = s->cq[*rail_p], .max_wr = 1, .max_sge = 1};
-    int rc = tarn_qp_new(rail, &o, qp_p, own);
-    if (rc)
-        return rc;
-    rc = tarn_qp_join(rail, *qp_p, own, end);
-    if (rc) {
-        ibv_destroy_qp(*qp_p);
-        *qp_p = NULL;
-    }
-    return rc;
+    int rc = make_qp(s, j, k, own);
+    if (!rc)
+        rc = tarn_qp_join(rail, j->qp[k], own, end);
+    if (!rc)
+        return 0;
+    struct tarn_reason why;
+    tarn_reason_keep(&why, rc);
+    retire_qp(s, j, k);
+    return tarn_reason_fail(&why);
 }
 
 static bool rdma_serves(const struct tarn_node_half *h, uint32_t pool)
@@ -222,6 +253,24 @@ static void add_pool(const struct tarn_rdma_node *s, uint32_t i, bool write, con
     }
 }
 
+static void add_pools(const struct tarn_rdma_node *s, bool write, const int *rails, uint32_t n,
+                      struct tarn_buf *out)
+{
+    tarn_buf_printf(out, " %u", count_served(s));
+    for (uint32_t i = 0; i < s->half.serve.npools; i++)
+        if (rdma_serves(&s->half, i))
+            add_pool(s, i, write, rails, n, out);
+}
+
+/* No pools; then where notifications go, or 0. */
+static void add_ring(const struct joined *j, const int *rails, uint32_t n, struct tarn_buf *out)
+{
+    tarn_buf_printf(out, " 0 %" PRIxPTR, j->inbox ? (uintptr_t)j->inbox->ring : 0);
+    for (uint32_t k = 0; j->inbox && k < n; k++)
+        if (rails[k] >= 0)
+            tarn_buf_printf(out, " %x", j->inbox->region->mr[rails[k]]->rkey);
+}
+
 /* rails[k]: the node's rail for the client's k-th end; -1: none. */
 static int answer(const struct tarn_rdma_node *s, const struct joined *j, const struct tarn_endpoint *own,
                   const int *rails, uint32_t n, struct tarn_attach *a)
@@ -234,11 +283,10 @@ static int answer(const struct tarn_rdma_node *s, const struct joined *j, const 
             tarn_endpoint_format(&own[k], end);
         tarn_buf_printf(&out, " %s", end);
     }
-    bool windows = s->half.serve.guard.pin_lease; /* they are entered one by one */
-    tarn_buf_printf(&out, " %u", windows ? 0 : count_served(s));
-    for (uint32_t i = 0; !windows && i < s->half.serve.npools; i++)
-        if (rdma_serves(&s->half, i))
-            add_pool(s, i, a->write, rails, n, &out);
+    if (s->windows) /* they are entered one by one */
+        add_ring(j, rails, n, &out);
+    else
+        add_pools(s, a->write, rails, n, &out);
     bool fits = !out.failed && out.bytes < sizeof a->text;
     if (fits)
         memcpy(a->text, out.data, out.bytes + 1);
@@ -253,21 +301,23 @@ static int answer(const struct tarn_rdma_node *s, const struct joined *j, const 
 /* Queue pairs are destroyed later, by a thread. */
 static void unjoin(struct tarn_rdma_node *s, struct joined *j)
 {
-    for (int i = 0; i < TARN_RAILS_MAX; i++)
-        if (j->qp[i])
-            tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.qp = j->qp[i]});
+    for (uint32_t k = 0; k < TARN_RAILS_MAX; k++)
+        retire_qp(s, j, k);
+    tarn_inbox_free(j->inbox);
     free(j);
 }
 
-/* From here on the link's client can write nothing. Runs in the control thread, which alone takes
- * completions. */
+/* From here on the link's client can write nothing, and what it has told counts. Runs in the control thread,
+ * which alone takes completions. */
 static void cut_off(struct tarn_rdma_node *s, struct joined *j)
 {
-    for (int i = 0; i < TARN_RAILS_MAX; i++)
-        if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
-            ibv_destroy_qp(j->qp[i]); /* this stops it for certain, however long it takes */
-            j->qp[i] = NULL;
-        }
+    for (uint32_t k = 0; k < TARN_RAILS_MAX; k++) {
+        if (!j->qp[k] || (j->inbox ? tarn_inbox_cut_off(j->inbox, k)
+                                   : tarn_qp_cut_off(j->qp[k], s->cq[j->rail[k]], NULL, NULL)))
+            continue;
+        ibv_destroy_qp(j->qp[k]); /* this stops it for certain, however long it takes */
+        j->qp[k] = NULL;
+    }
 }
 
 static void cut_off_all(struct tarn_rdma_node *s, struct joined *list)
@@ -286,11 +336,13 @@ static int join_link(struct tarn_rdma_node *s, struct joined *j)
     struct tarn_endpoint own[TARN_RAILS_MAX];
     int rails[TARN_RAILS_MAX], rc = 0;
     uint32_t joined = 0;
+    if (s->windows && j->attach->write && (rc = tarn_inbox_new(&s->inboxes, j->session, &j->inbox)))
+        return rc;
     for (uint32_t k = 0; k < j->offer.n; k++) {
         if (atomic_load(&j->attach->gone))
             return tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the connection has ended");
         rails[k] = -1;
-        rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &j->rail[k]);
+        rc = join(s, j, k, &own[k]);
         if (rc)
             continue;
         rails[k] = (int)j->rail[k];
@@ -473,6 +525,31 @@ static int rdma_enter(struct tarn_node_half *h, uint32_t window, struct tarn_att
                       window, n, sizeof a->text);
 }
 
+/* --- notifications ------------------------------------------------------------------------------ */
+
+/* Only this thread takes links away. */
+static struct joined *link_of(struct tarn_rdma_node *s, const struct ibv_cq *cq, int *lane_p)
+{
+    struct joined *j;
+    pthread_mutex_lock(&s->lock);
+    DL_FOREACH (s->links, j)
+        if (j->inbox && (*lane_p = tarn_inbox_lane(j->inbox, cq)) >= 0)
+            break;
+    pthread_mutex_unlock(&s->lock);
+    return j;
+}
+
+/* Something has arrived. One event at a time, so that no peer keeps the thread busy with this alone. */
+static void take_notifications(void *arg)
+{
+    struct tarn_rdma_node *s = arg;
+    const struct ibv_cq *cq = tarn_inboxes_next(&s->inboxes);
+    int lane;
+    const struct joined *j = cq ? link_of(s, cq, &lane) : NULL;
+    if (j)
+        tarn_inbox_take(j->inbox, (uint32_t)lane);
+}
+
 /* --- serve, stop -------------------------------------------------------------------------------- */
 
 /* As configured, but at most what the devices accept. */
@@ -487,6 +564,7 @@ static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
 
 static int serve_all(struct tarn_rdma_node *s)
 {
+    const struct tarn_guard *g = &s->half.serve.guard;
     int rc = 0;
     for (uint32_t i = 0; i < s->rails.n; i++) {
         s->cq[i] = ibv_create_cq(s->rails.rail[i].context, 1, NULL, NULL, 0);
@@ -496,11 +574,15 @@ static int serve_all(struct tarn_rdma_node *s)
     for (uint32_t i = 0; !rc && i < s->half.serve.npools; i++)
         if (s->half.serve.pools[i].bytes)
             rc = serve_pool(s, i);
+    if (!rc && s->windows)
+        rc = tarn_inboxes_open(&s->inboxes, g, &s->rails);
     if (rc)
         return rc;
     int error = tarn_thread_start(&s->thread, join_links, s);
     s->started = error == 0;
-    return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
+    if (error)
+        return tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error));
+    return s->windows ? g->watch(g->arg, s->inboxes.fd, take_notifications, s) : 0;
 }
 
 static void end_thread(struct tarn_rdma_node *s)
@@ -530,6 +612,7 @@ static void rdma_stop(struct tarn_node_half *h)
     for (uint32_t i = 0; i < s->rails.n; i++)
         if (s->cq[i])
             tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.cq = s->cq[i]});
+    tarn_inboxes_close(&s->inboxes);
     tarn_rails_close(&s->rails);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
@@ -545,6 +628,8 @@ static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     }
     s->half.serve = *serve;
+    s->windows = serve->guard.pin_lease;
+    s->inboxes.fd = -1;
     s->next_id = 1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);

@@ -381,7 +381,10 @@ int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, stru
     struct ibv_qp_init_attr init = {
         .send_cq = o->cq,
         .recv_cq = o->cq,
-        .cap = {.max_send_wr = o->max_wr, .max_recv_wr = 1, .max_send_sge = o->max_sge, .max_recv_sge = 1},
+        .cap = {.max_send_wr = o->max_wr,
+                .max_recv_wr = o->receives + 1,
+                .max_send_sge = o->max_sge,
+                .max_recv_sge = 1},
         .qp_type = IBV_QPT_RC,
     };
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,

@@ -80,6 +80,7 @@ int tarn_endpoint_parse(const char *text, size_t bytes, struct tarn_endpoint *e)
 struct tarn_qp_options {
     struct ibv_cq *cq;
     uint32_t max_wr, max_sge; /* capacity of the send queue */
+    uint32_t receives;        /* of the receive queue, besides the one for tarn_qp_cut_off() */
 };
 /* Makes a queue pair in state INIT, and describes its end. */
 int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, struct ibv_qp **qp_p,
@@ -102,9 +103,11 @@ const char *tarn_verbs_missing(void);
  * certain.
  */
 bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full);
+typedef void tarn_received_fn(void *arg, const struct ibv_wc *wc);
 /* The same for the responding end: from here on the peer can neither read nor write. Only one thread at a
- * time for all queue pairs of a cq; nothing else may use the receive queue. */
-bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq);
+ * time for all queue pairs of a cq. fn gets receives that complete
+ * before the end; NULL: there are none. */
+bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq, tarn_received_fn *fn, void *arg);
 
 /* A queue pair and the objects that only it uses. Each may be NULL. */
 struct tarn_qp_parts {

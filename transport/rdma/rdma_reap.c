@@ -52,16 +52,25 @@ struct tarn_reaper {
 
 /* --- stopping ----------------------------------------------------------------------------------- */
 
+/* Who takes completed receives; `fn` may be NULL. */
+struct receiver {
+    tarn_received_fn *fn;
+    void *arg;
+};
+
 /* Polls completions, counted in *taken_p. True when MARK's is among them. */
-static bool marked(const struct ibv_qp *qp, struct ibv_cq *cq, int *taken_p)
+static bool marked(const struct ibv_qp *qp, struct ibv_cq *cq, const struct receiver *to, int *taken_p)
 {
     struct ibv_wc wc[16];
     bool found = false;
     int got;
     while (!found && (got = ibv_poll_cq(cq, 16, wc)) > 0) {
         *taken_p += got;
-        for (int i = 0; i < got; i++)
+        for (int i = 0; i < got; i++) {
             found |= wc[i].wr_id == MARK && wc[i].qp_num == qp->qp_num && wc[i].status != IBV_WC_SUCCESS;
+            if (to->fn && wc[i].status == IBV_WC_SUCCESS)
+                to->fn(to->arg, &wc[i]);
+        }
     }
     return found;
 }
@@ -84,12 +93,13 @@ bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full)
 {
     struct ibv_send_wr mark = {.wr_id = MARK, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
     struct ibv_send_wr *bad;
+    const struct receiver nobody = {.fn = NULL};
     uint64_t until = tarn_now_ns() + STOP_NS;
     bool posted = false;
     int taken = 0;
     if (!to_error(qp))
         return false;
-    while (!marked(qp, cq, &taken)) {
+    while (!marked(qp, cq, &nobody, &taken)) {
         if (!posted && (!full || taken > 0))
             posted = ibv_post_send(qp, &mark, &bad) == 0;
         if (!wait_a_moment(until))
@@ -99,15 +109,16 @@ bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full)
 }
 
 /* The responder flushes the receive queue after everything it has written. */
-bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq)
+bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq, tarn_received_fn *fn, void *arg)
 {
     struct ibv_recv_wr *bad, mark = {.wr_id = MARK};
+    const struct receiver to = {fn, arg};
     uint64_t until = tarn_now_ns() + STOP_NS;
     int taken = 0;
-    marked(qp, cq, &taken); /* late completions of another queue pair */
+    marked(qp, cq, &to, &taken); /* of a shared cq: late completions of another queue pair */
     if (ibv_post_recv(qp, &mark, &bad) || !to_error(qp))
         return false;
-    while (!marked(qp, cq, &taken))
+    while (!marked(qp, cq, &to, &taken))
         if (!wait_a_moment(until))
             return false;
     return true;
