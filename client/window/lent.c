@@ -204,7 +204,7 @@ static void writer_gone(struct tarn_lent *l, uint64_t session, bool quit)
             w->gone = true;
         }
     }
-    pthread_cond_broadcast(&l->told);
+    tarn_lent_tell(l, NULL);
 }
 
 void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit)
@@ -270,7 +270,7 @@ static void end(struct tarn_lent *l, struct tarn_lease *lease)
         return;
     atomic_store(&l->gen[lease->slot], lease->gen + 1);
     lease->ended = true;
-    pthread_cond_broadcast(&l->told);
+    tarn_lent_tell(l, lease);
     LL_FOREACH (lease->writers, w)
         if (w->entered && !w->gone)
             entered = true;
