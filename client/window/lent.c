@@ -261,6 +261,22 @@ int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_leas
     return rc;
 }
 
+void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under_way)
+{
+    pthread_mutex_lock(&l->lock);
+    lease->receives = under_way;
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool tarn_lent_receives(struct tarn_lent *l, const struct tarn_window *w)
+{
+    const struct tarn_lease *lease;
+    pthread_mutex_lock(&l->lock);
+    DL_SEARCH_SCALAR(w->leases, lease, receives, true);
+    pthread_mutex_unlock(&l->lock);
+    return lease != NULL;
+}
+
 /* The lock is held. */
 static void end(struct tarn_lent *l, struct tarn_lease *lease)
 {

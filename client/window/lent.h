@@ -80,6 +80,7 @@ struct tarn_lease {
     uint32_t slot;
     uint64_t gen, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
+    bool receives;          /* it is a receive's, which is under way */
     uint32_t pins, waiters; /* waiters: calls of tarn_expect() and tarn_submit_expect() */
     struct tarn_lent_writer *writers;
     struct tarn_runs runs; /* addresses in this process */
@@ -194,6 +195,10 @@ void tarn_lent_expect_begin(struct tarn_lent *l, struct tarn_lent_expecting *e);
 int tarn_lent_expect_look(struct tarn_lent *l, struct tarn_lent_expecting *e, uint64_t deadline_ns,
                           const struct tarn_cancel *cancel);
 void tarn_lent_expect_end(struct tarn_lent *l, struct tarn_lent_expecting *e);
+/* Notes whether a receive uses the lease. */
+void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under_way);
+/* Is a receive into the window under way? */
+bool tarn_lent_receives(struct tarn_lent *l, const struct tarn_window *w);
 /* Frees a recalled lease. */
 void tarn_lease_free(struct tarn_lease *lease);
 /*

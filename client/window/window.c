@@ -105,6 +105,9 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
     int rc = tarn_client_enter(c);
+    if (!rc && tarn_lent_receives(&w->lender->lent, w))
+        rc = tarn_fail(TARN_E_BUSY, "window %u: a receive into it is under way: cancel it, or wait for it",
+                       w->index);
     while (!rc && w->leases) {
         struct tarn_lease *lease = w->leases;
         rc = tarn_lender_recall(lease, deadline, cancel);

@@ -49,7 +49,8 @@ struct tarn_reach;
 int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p);
 /*
  * Recalls all leases of the window, then frees it. BUSY or TIMEOUT: a lease could not be recalled; the window
- * is as before, but for the leases that were. The leases are freed with it.
+ * is as before, but for the leases that were. The leases are freed with it. BUSY at once: a receive into it
+ * (channel.h) is under way.
  */
 int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms);
 

@@ -152,6 +152,24 @@ class Life(StoreCase):
         self.raises(lambda: self.here.recv_into(memory, 1), tarn.Invalid, "Client.window()")
         self.assertEqual(memory, b"1234" + bytes(LARGE - 4))
 
+    def test_no_receive_begins_in_a_window_that_is_being_closed(self) -> None:
+        """close() waits for a call of another thread here, which takes it up to 50 ms."""
+        seen: List[Type[BaseException]] = []
+        while tarn.Closed not in seen:
+            self.assertLess(len(seen), 100)
+            memory = bytearray(LARGE)
+            window = self.client.window(memory)
+            waiting = Running(lambda: window.notification(60))
+            until(lambda: self.client._calls == 1)
+            closing = Running(window.close)
+            until(lambda: window.closed)
+            with self.assertRaises((tarn.Closed, tarn.Invalid)) as e:  # Invalid: it has been closed by now
+                self.here.recv_into(memory, timeout=20)
+            seen.append(type(e.exception))
+            for run in (waiting, closing):
+                run.join()
+            self.assertIsNone(closing.error)
+
     def test_windows_that_are_dropped_under_receives(self) -> None:
         """By several threads at once, while messages come."""
         stop: List[bool] = []
