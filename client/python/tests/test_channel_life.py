@@ -286,9 +286,9 @@ class Life(StoreCase):
                 await self.listener.aaccept(0.02)
 
         asyncio.run(cancel())
-        self.other.connect(self.listener.address, hello=b"later")
+        later = self.other.connect(self.listener.address, hello=b"later")
         self.assertEqual(self.listener.accept().peer.hello, b"later")
-        self.assertEqual(self.client._futures, {})
+        self.assertEqual((self.client._futures, later.closed), ({}, False))
 
     # --- who may connect ---
 

@@ -27,9 +27,10 @@ except ImportError:
 
 ROOM = 1 << 20
 SIZES = (0, 1, 4096, 4097, 65536, ROOM)
+MANY = pattern(ROOM)
 # What the peer sends and receives with.
 HELPERS = """
-import asyncio; from test_windows import pattern
+import asyncio; from test_windows import pattern; MANY = pattern(1 << 20)
 def answers(n, tag): [ch.send(ch.recv(tag, 1 << 20), tag) for _ in range(n)]
 """
 
@@ -92,7 +93,7 @@ class Both:
             self.peer.begin(f"back({n}, {each})")
             parts = [self.view[i * each:i * each + (i % (each + 1))] for i in range(n)]
             for i, part in enumerate(parts):
-                part[:] = pattern(len(part) + i)[i:]
+                part[:] = MANY[i:i + len(part)]
             expected = [bytes(part) for part in parts]
             self.channel.send(parts, 1)
             for part in parts:
@@ -140,12 +141,12 @@ class Both:
         self.does("ops[0].wait()")  # as often as one likes
 
     def test_both_directions_at_once(self) -> None:
-        self.peer.begin(f"ops = [f() for _ in range(8) for f in (lambda: ch.submit_send(pattern({ROOM}), 1), "
+        self.peer.begin(f"ops = [f() for _ in range(8) for f in (lambda: ch.submit_send(MANY, 1), "
                         f"lambda: ch.submit_recv_into(bytearray(9), 2))]; [op.wait() for op in ops]")
         sends = [self.channel.submit_send(b"123456789", 2) for _ in range(8)]
         for _ in range(8):
             self.assertEqual(self.channel.recv_into(self.view, 1), ROOM)
-            self.assertEqual(self.view, pattern(ROOM))
+            self.assertEqual(self.view, MANY)
             self.view[:] = bytes(ROOM)
         for op in sends:
             op.wait()
@@ -266,14 +267,14 @@ class Both:
             self.raises(call, tarn.NodeDown)
 
     def test_the_peer_is_killed_while_messages_flow(self) -> None:
-        self.peer.begin(f"while True: ch.send(pattern({ROOM}), 1)")
+        self.peer.begin("while True: ch.send(MANY, 1)")
         for _ in range(3):
             self.channel.recv_into(self.view, 1, timeout=20)
         self.peer.kill()
         with self.assertRaises((tarn.NodeDown, tarn.Again)):
             while True:
                 self.assertEqual(self.channel.recv_into(self.view, 1, timeout=20), ROOM)
-                self.assertEqual(self.view, pattern(ROOM))
+                self.assertEqual(self.view, MANY)
 
     def test_the_peer_stands_still(self) -> None:
         os.kill(self.peer.pid, signal.SIGSTOP)
@@ -366,7 +367,7 @@ class Both:
 
     def test_a_receive_that_is_canceled_while_it_is_written(self) -> None:
         """By a sender that never stops: what is in the memory when the call has ended stays."""
-        self.peer.begin(f"while True: ch.send(pattern({ROOM}), 1)")
+        self.peer.begin("while True: ch.send(MANY, 1)")
         for delay in range(30):
             async def cancel() -> None:
                 task = asyncio.ensure_future(self.channel.arecv_into(self.view, 1, timeout=20))
@@ -377,7 +378,7 @@ class Both:
             asyncio.run(cancel())
             self.view[:] = bytes(ROOM)
             got = self.channel.recv(1, ROOM, timeout=20)  # the sender goes on
-            self.assertEqual(got, pattern(ROOM))
+            self.assertEqual(got, MANY)
             self.assertEqual(bytes(self.view), bytes(ROOM))
         self.peer.kill()
 

@@ -7,6 +7,7 @@ that others wait for; _deliver() wakes them. So any number of loops, in any numb
 from __future__ import annotations
 
 import os
+import select
 from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar,
                     Union, overload)
 
@@ -166,6 +167,8 @@ class Async(_tarn.Client):
         seconds = _tarn._seconds("timeout", timeout) or self.timeout
         until = loop.time() + seconds
         own = os.dup(fd)  # each task watches one of its own
+        look = select.poll()
+        look.register(own, select.POLLIN)
         try:
             while True:
                 ready = loop.create_future()
@@ -177,10 +180,13 @@ class Async(_tarn.Client):
                 finally:
                     loop.remove_reader(own)
                     self._futures.pop(ready, None)
+                late = loop.time() >= until
+                if not (late or self.closed or look.poll(0)):
+                    continue  # another one has taken it
                 try:
                     return take()
                 except Timeout:
-                    if loop.time() >= until:
+                    if late:
                         raise
         finally:
             os.close(own)
