@@ -139,7 +139,7 @@ static void raise_status(const struct operation *o)
     if (!o->result)
         return;
     PyErr_Fetch(&type, &error, &trace);
-    if (PyObject_SetAttrString(error, "nbytes", o->result) < 0)
+    if (error && PyObject_SetAttrString(error, "nbytes", o->result) < 0)
         PyErr_Clear();
     PyErr_Restore(type, error, trace);
 }

@@ -36,7 +36,8 @@ class Client(_bulk.Bulk, _channels.Channels):
     timeout     seconds: the deadline of calls without a timeout of their own
     workers     threads for submitted operations; 0: 2
     log         a logging.Logger, or None
-    listen      "host:port" where peers reach this client's windows; port 0: a free one; None: "127.0.0.1:0"
+    listen      "host:port" where peers reach this client's windows and channels; port 0: a free one; None:
+                "127.0.0.1:0"
 
     Raises DirectoryError, ConfigError, Unavailable. Every call may raise DirectoryError (Redis does not answer), Closed
     (after close()), Forked (in a child process) and TypeError (an argument of the wrong type). The asynchronous calls
