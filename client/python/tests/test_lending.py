@@ -193,6 +193,8 @@ class Lending(StoreCase):
 
         until(ended)
         lease.recall()
+        waiting = self.window().lease(write=True, ttl=0.2)
+        self.refused(lambda: asyncio.run(awaits(waiting)), tarn.Stale, "has ended")
 
     def test_recall_ends_a_wait(self) -> None:
         w = self.window()
