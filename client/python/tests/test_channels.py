@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import threading
+import time
 import unittest
 from typing import Any, Awaitable, Callable, Type
 
 import tarn
 from store import StoreCase
-from test_lifetime import Running, until
-from test_windows import Peer, pattern
+from test_lifetime import SANITIZED, Running, until
+from test_windows import LARGE, Peer, pattern
 
 try:
     import numpy as np
@@ -395,6 +396,34 @@ class OverShm(Both, StoreCase):
 
     def memory(self, nbytes: int) -> Any:
         return tarn.WindowMemory(nbytes)
+
+    @unittest.skipIf(SANITIZED, "sanitizers: the peer is stopped in their code")
+    def test_the_peer_stands_still_in_a_copy(self) -> None:
+        """The memory is its until the window is closed, which is not possible before it goes on."""
+        memory = tarn.WindowMemory(LARGE)
+        window = self.client.window(memory)
+        self.does(f"data = bytes({LARGE})")
+        self.peer.begin("while True: ch.send(data, 1, timeout=60)")
+        busy = False
+        for i in range(100):
+            self.channel.recv_into(memory, 1, timeout=20)
+            op = self.channel.submit_recv_into(memory, 1, timeout=0.2)
+            time.sleep(i % 10 * 1e-3)  # any moment will do
+            os.kill(self.peer.pid, signal.SIGSTOP)
+            try:
+                op.wait()
+            except tarn.Timeout:
+                pass
+            except tarn.Busy as e:
+                busy = True
+                self.assertIn(f"process {self.peer.pid} ", str(e))
+                self.raises(lambda: window.close(timeout=0.05), tarn.Busy)
+            os.kill(self.peer.pid, signal.SIGCONT)
+            if busy:
+                break
+        self.assertTrue(busy)
+        window.close(timeout=20)
+        self.peer.kill()
 
 
 class OverTcp(Both, StoreCase):
