@@ -9,9 +9,9 @@
  * worker looks at the event, without the lock; when the event has passed, it moves to `queued`. So a late
  * event holds up no worker, and no buffer is touched before it.
  *
- * An operation that waits for a peer without a worker (sends and receives) is PARKED: its run() has returned
- * TARN_INPROGRESS. tarn_op_wake(), its deadline or tarn_cancel() makes it QUEUED again, and run() looks what
- * has happened. So only its run() ends it, also when it was canceled or out of time before it ran:
+ * An operation that waits for a peer without a worker (send, receive, expect) is PARKED: its run() has
+ * returned TARN_INPROGRESS. tarn_op_wake(), its deadline or tarn_cancel() makes it QUEUED again, and run()
+ * looks what has happened. So only its run() ends it, also when it was canceled or out of time before it ran:
  *
  *   QUEUED --taken by a worker--> RUNNING --> DONE
  *      ^---- woken ---- PARKED <-----'
@@ -61,7 +61,7 @@ struct tarn_operation {
     struct tarn_put_options put_options;
     char *place; /* copy of put_options.place */
     struct tarn_get get;
-    /* READ, WRITE, SEND, RECV: what the worker calls. `arg` is freed with the operation. */
+    /* READ to REACH: what the worker calls. `arg` is freed with the operation. */
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
     void *arg;
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes); /* does it use any of that memory? */

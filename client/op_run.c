@@ -100,6 +100,8 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
     case TARN_OP_WRITE:
     case TARN_OP_SEND:
     case TARN_OP_RECV:
+    case TARN_OP_EXPECT:
+    case TARN_OP_REACH:
         rc = op->run(op->arg, op->deadline_ns, &op->cancel);
         break;
     case TARN_OP_GET:

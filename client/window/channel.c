@@ -59,13 +59,7 @@ static int listener(struct tarn_client *c, struct tarn_channels **all_p)
     pthread_mutex_lock(&c->lender_lock);
     struct tarn_lender *l = c->lender;
     pthread_mutex_unlock(&c->lender_lock);
-    bool listens = false;
-    if (l) {
-        pthread_mutex_lock(&l->channels.lock);
-        listens = l->channels.accept_fd >= 0;
-        pthread_mutex_unlock(&l->channels.lock);
-    }
-    if (!listens)
+    if (!l || !tarn_channels_listen(&l->channels))
         return tarn_fail(TARN_E_INVALID,
                          "channel: this client does not listen: call tarn_channel_listen() first");
     *all_p = &l->channels;

@@ -24,10 +24,10 @@ static bool is_near(const struct tarn_conn *c)
 }
 
 /* May the stranger connect? given: NULL: it has shown no secret. */
-static int admit(const struct tarn_channels *all, const struct tarn_conn *c, const redisReply *given)
+static int admit(struct tarn_channels *all, const struct tarn_conn *c, const redisReply *given)
 {
     const char *secret = all->client->secret;
-    if (all->accept_fd < 0)
+    if (!tarn_channels_listen(all))
         return tarn_fail(TARN_E_NOT_FOUND,
                          "%s: does not listen for channels: call tarn_channel_listen() there", all->self.id);
     if (secret ? given && tarn_secret_is(secret, given) : is_near(c))

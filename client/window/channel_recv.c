@@ -95,6 +95,8 @@ int tarn_channel_recv_begin(struct tarn_channel_call *k)
                          TARN_RUNS_MAX);
     uint32_t n = fill_runs(k, lent->pools[w->index].base, runs);
     int rc = tarn_lease(w, runs, n, &o, &k->lease);
+    if (!rc)
+        tarn_lent_receive(lent, k->lease, true);
     free(runs);
     return rc;
 }
@@ -246,10 +248,12 @@ int tarn_channel_recv_finish(struct tarn_channel_call *k, int rc)
     tarn_reason_keep(&why, rc);
     if (k->lease) {
         int busy = tarn_lender_recall(k->lease, tarn_deadline(RECALL_MS), NULL);
-        if (busy)
-            tarn_reason_keep(&why, busy); /* the window frees the lease */
-        else
+        if (busy) {
+            tarn_reason_keep(&why, busy);
+            tarn_lent_receive(&k->lease->window->lender->lent, k->lease, false); /* the window frees it */
+        } else {
             tarn_lease_free(k->lease);
+        }
     }
     if (!why.code && k->data)
         put_into_place(k);

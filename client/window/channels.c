@@ -76,6 +76,14 @@ void tarn_channels_end(struct tarn_channels *all)
     pthread_mutex_destroy(&all->lock);
 }
 
+bool tarn_channels_listen(struct tarn_channels *all)
+{
+    pthread_mutex_lock(&all->lock);
+    bool listens = all->accept_fd >= 0;
+    pthread_mutex_unlock(&all->lock);
+    return listens;
+}
+
 void tarn_channels_info(struct tarn_channels *all, struct tarn_buf *text)
 {
     const struct tarn_channel *ch;

@@ -119,6 +119,8 @@ void tarn_channels_init(struct tarn_channels *all, struct tarn_client *c, struct
                         const struct tarn_host *host);
 /* At close of the client. The lender's thread does not run. */
 void tarn_channels_end(struct tarn_channels *all);
+/* Has tarn_channel_listen() been called? */
+bool tarn_channels_listen(struct tarn_channels *all);
 /* Adds lines for INFO. */
 void tarn_channels_info(struct tarn_channels *all, struct tarn_buf *text);
 /* The session is over: its channels are broken. */

@@ -202,7 +202,7 @@ static void writer_gone(struct tarn_lent *l, uint64_t session, bool quit)
             w->gone = true;
         }
     }
-    pthread_cond_broadcast(&l->told);
+    tarn_lent_tell(l, NULL);
 }
 
 void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit)
@@ -259,6 +259,22 @@ int tarn_lent_begin(struct tarn_lent *l, struct tarn_window *w, struct tarn_leas
     return rc;
 }
 
+void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under_way)
+{
+    pthread_mutex_lock(&l->lock);
+    lease->receives = under_way;
+    pthread_mutex_unlock(&l->lock);
+}
+
+bool tarn_lent_receives(struct tarn_lent *l, const struct tarn_window *w)
+{
+    const struct tarn_lease *lease;
+    pthread_mutex_lock(&l->lock);
+    DL_SEARCH_SCALAR(w->leases, lease, receives, true);
+    pthread_mutex_unlock(&l->lock);
+    return lease != NULL;
+}
+
 /* The lock is held. */
 static void end(struct tarn_lent *l, struct tarn_lease *lease)
 {
@@ -268,7 +284,7 @@ static void end(struct tarn_lent *l, struct tarn_lease *lease)
         return;
     atomic_store(&l->gen[lease->slot], lease->gen + 1);
     lease->ended = true;
-    pthread_cond_broadcast(&l->told);
+    tarn_lent_tell(l, lease);
     LL_FOREACH (lease->writers, w)
         if (w->entered && !w->gone)
             entered = true;

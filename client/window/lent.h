@@ -80,7 +80,8 @@ struct tarn_lease {
     uint32_t slot;
     uint64_t gen, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
-    uint32_t pins, waiters; /* waiters: threads in tarn_expect() */
+    bool receives;          /* it is a receive's, which is under way */
+    uint32_t pins, waiters; /* waiters: calls of tarn_expect() and tarn_submit_expect() */
     struct tarn_lent_writer *writers;
     struct tarn_runs runs; /* addresses in this process */
 };
@@ -93,6 +94,16 @@ struct tarn_lent_ring {
     struct tarn_notice_ring *ring;
     uint32_t places;
     int fd; /* -1: of a link */
+};
+
+/* Who waits for a lease's notifications without a thread. */
+struct tarn_lent_expecting {
+    struct tarn_lent_expecting *prev, *next;
+    struct tarn_client *client;
+    struct tarn_lease *lease;
+    uint64_t tag;
+    uint32_t n;
+    _Atomic tarn_op op;
 };
 
 /* A session's hazard page. */
@@ -115,6 +126,7 @@ struct tarn_lent {
     uint64_t next_id, next_pass;
     struct tarn_lent_page *pages;
     struct tarn_lent_ring *rings;
+    struct tarn_lent_expecting *expecting;
     int bell;           /* an eventfd: a ring has got something */
     uint32_t spinning;  /* threads that look at the rings by themselves */
     uint64_t waited_ns; /* how long the last notification was waited for */
@@ -180,6 +192,16 @@ int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline
                    struct tarn_cancel *cancel, struct tarn_notification *out);
 int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
                      uint64_t deadline_ns, struct tarn_cancel *cancel);
+/* As tarn_submit_expect(): the lease stays until the last look. */
+void tarn_lent_expect_begin(struct tarn_lent *l, struct tarn_lent_expecting *e);
+/* TARN_INPROGRESS: nothing has come so far; the operation is woken when it has. Else it has ended. */
+int tarn_lent_expect_look(struct tarn_lent *l, struct tarn_lent_expecting *e, uint64_t deadline_ns,
+                          const struct tarn_cancel *cancel);
+void tarn_lent_expect_end(struct tarn_lent *l, struct tarn_lent_expecting *e);
+/* Notes whether a receive uses the lease. */
+void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under_way);
+/* Is a receive into the window under way? */
+bool tarn_lent_receives(struct tarn_lent *l, const struct tarn_window *w);
 /* Frees a recalled lease. */
 void tarn_lease_free(struct tarn_lease *lease);
 /*

@@ -12,6 +12,8 @@ struct tarn_lent_writer *tarn_lent_writer_of(struct tarn_lease *lease, uint64_t 
 /* Fails. */
 int tarn_lent_stale(uint32_t window, uint32_t slot);
 
+/* Wakes all who wait for the lease's notifications, or for those of any lease (NULL). */
+void tarn_lent_tell(struct tarn_lent *l, const struct tarn_lease *lease);
 /* Frees the notifications of that lease, or all. */
 void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *lease);
 /* Takes what the rings have, as far as the queues have room. */

@@ -6,7 +6,8 @@
  * lease that has ended gets there.
  *
  * Whoever waits for one looks at the rings by itself for a while, since the writer is often about to end.
- * Then it sleeps, and the lender's thread looks when the bell rings.
+ * Then it sleeps, and the lender's thread looks when the bell rings. A submitted operation that waits is
+ * parked (client/op.h) and woken in the same cases as sleepers.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "client/op.h"
 #include "client/window/lent_impl.h"
 
 #define SPIN_NS (50 * 1000ull)        /* longer than a sleeper takes to wake */
@@ -36,6 +38,15 @@ static void take(struct tarn_window *w, struct tarn_lent_notice *n, struct tarn_
     free(n);
     if (--w->nnotices == 0)
         eventfd_read(w->notice_fd, &count);
+}
+
+void tarn_lent_tell(struct tarn_lent *l, const struct tarn_lease *lease)
+{
+    const struct tarn_lent_expecting *e;
+    pthread_cond_broadcast(&l->told);
+    DL_FOREACH (l->expecting, e)
+        if (!lease || e->lease == lease)
+            tarn_op_wake(e->client, atomic_load(&e->op));
 }
 
 void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *lease)
@@ -69,7 +80,7 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
     DL_APPEND(lease->window->notices, notice);
     if (lease->window->nnotices++ == 0)
         eventfd_write(lease->window->notice_fd, 1);
-    pthread_cond_broadcast(&l->told);
+    tarn_lent_tell(l, lease);
     return 0;
 }
 
@@ -321,6 +332,13 @@ static int last_look(const struct waiter *w)
     return rc == TARN_E_AGAIN ? TARN_E_TIMEOUT : rc;
 }
 
+/* Who recalls the lease frees it. The lock is held. */
+static void leave(struct tarn_lent *l, struct tarn_lease *lease)
+{
+    if (--lease->waiters == 0)
+        pthread_cond_broadcast(&l->unpinned);
+}
+
 static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_lent *l = w->lent;
@@ -335,8 +353,8 @@ static int await(const struct waiter *w, uint64_t deadline_ns, struct tarn_cance
             rc = tarn_canceled(cancel) ? tarn_cancel_fail() : last_look(w);
     if (rc == 0)
         l->waited_ns = tarn_now_ns() - since;
-    if (w->lease && --w->lease->waiters == 0)
-        pthread_cond_broadcast(&l->unpinned); /* who recalls it frees it */
+    if (w->lease)
+        leave(l, w->lease);
     pthread_mutex_unlock(&l->lock);
     return rc;
 }
@@ -349,15 +367,60 @@ int tarn_lent_next(struct tarn_lent *l, struct tarn_window *w, uint64_t deadline
                                 : rc;
 }
 
+/* Fails. The lease may have been freed. */
+static int not_in_time(uint32_t window, uint32_t slot, uint32_t n, uint64_t tag)
+{
+    return tarn_fail(TARN_E_TIMEOUT,
+                     "window %u lease %u: %u notifications with tag %llu have not come in time: wait longer",
+                     window, slot, n, (unsigned long long)tag);
+}
+
 int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag, uint32_t n,
                      uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     const struct waiter w = {.lent = l, .window = lease->window, .lease = lease, .tag = tag, .n = n};
-    const uint32_t window = w.window->index, slot = lease->slot; /* the lease may be freed when it returns */
+    const uint32_t window = w.window->index, slot = lease->slot;
     int rc = await(&w, deadline_ns, cancel);
-    if (rc != TARN_E_TIMEOUT)
-        return rc;
-    return tarn_fail(rc,
-                     "window %u lease %u: %u notifications with tag %llu have not come in time: wait longer",
-                     window, slot, n, (unsigned long long)tag);
+    return rc == TARN_E_TIMEOUT ? not_in_time(window, slot, n, tag) : rc;
+}
+
+/* --- waiting without a thread ------------------------------------------------------------------- */
+
+void tarn_lent_expect_begin(struct tarn_lent *l, struct tarn_lent_expecting *e)
+{
+    pthread_mutex_lock(&l->lock);
+    e->lease->waiters++;
+    DL_APPEND(l->expecting, e);
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* The lock is held. */
+static void end(struct tarn_lent *l, struct tarn_lent_expecting *e)
+{
+    DL_DELETE(l->expecting, e);
+    leave(l, e->lease);
+}
+
+void tarn_lent_expect_end(struct tarn_lent *l, struct tarn_lent_expecting *e)
+{
+    pthread_mutex_lock(&l->lock);
+    end(l, e);
+    pthread_mutex_unlock(&l->lock);
+}
+
+int tarn_lent_expect_look(struct tarn_lent *l, struct tarn_lent_expecting *e, uint64_t deadline_ns,
+                          const struct tarn_cancel *cancel)
+{
+    const struct waiter w = {
+        .lent = l, .window = e->lease->window, .lease = e->lease, .tag = e->tag, .n = e->n};
+    pthread_mutex_lock(&l->lock);
+    int rc = look(&w);
+    if (rc == TARN_E_AGAIN)
+        rc = tarn_canceled(cancel)          ? tarn_cancel_fail()
+             : tarn_now_ns() >= deadline_ns ? not_in_time(w.window->index, e->lease->slot, e->n, e->tag)
+                                            : TARN_INPROGRESS;
+    if (rc != TARN_INPROGRESS)
+        end(l, e);
+    pthread_mutex_unlock(&l->lock);
+    return rc;
 }

@@ -15,6 +15,7 @@
 #include "client/check.h"
 #include "client/client.h"
 #include "client/control_conn.h"
+#include "client/op.h"
 #include "client/peer_nodes.h"
 #include "client/window/descriptor.h"
 #include "metadata/records.h"
@@ -181,28 +182,32 @@ static int check_ns(const struct tarn_client *c, const struct tarn_descriptor *d
 }
 
 /* A word is a name. */
-static int find(struct tarn_client *c, const char *text, uint64_t deadline_ns, struct tarn_descriptor *d)
+static int find(struct tarn_client *c, const char *text, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                struct tarn_descriptor *d)
 {
     char named[TARN_DESCRIPTOR_TEXT];
-    struct tarn_cancel own;
     if (!tarn_name_valid(text, strnlen(text, TARN_DESCRIPTOR_TEXT), TARN_NODE_ID_MAX))
         return tarn_descriptor_parse(text, d);
-    int rc = tarn_directory_named(c->directory, text, deadline_ns, tarn_client_cancel(c, &own), named);
+    int rc = tarn_directory_named(c->directory, text, deadline_ns, cancel, named);
     return rc ? rc : tarn_descriptor_parse(named, d);
 }
 
-int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p)
+static int check_call(struct tarn_client *c, const char *descriptor, struct tarn_reach **r_p)
 {
-    struct tarn_descriptor d;
-    struct tarn_cancel own;
-    redisReply *reply;
     int rc = tarn_client_enter(c);
     if (!rc)
         rc = tarn_out_check("reach", r_p);
     if (!rc && !descriptor)
         rc = tarn_fail(TARN_E_INVALID, "reach: descriptor is NULL");
-    if (!rc)
-        rc = find(c, descriptor, tarn_client_deadline(c, timeout_ms), &d);
+    return rc;
+}
+
+static int run(struct tarn_client *c, const char *text, uint64_t deadline_ns, struct tarn_cancel *cancel,
+               struct tarn_reach **r_p)
+{
+    struct tarn_descriptor d;
+    redisReply *reply;
+    int rc = find(c, text, deadline_ns, cancel, &d);
     if (!rc)
         rc = check_ns(c, &d);
     if (rc)
@@ -218,7 +223,7 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     r->window = d.window;
     r->slot = d.slot;
     r->gen = d.gen;
-    rc = ask(r, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own), &reply);
+    rc = ask(r, deadline_ns, cancel, &reply);
     if (!rc) {
         rc = take_answer(r, reply);
         freeReplyObject(reply);
@@ -229,6 +234,44 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     }
     *r_p = r;
     return 0;
+}
+
+int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p)
+{
+    struct tarn_cancel own;
+    int rc = check_call(c, descriptor, r_p);
+    return rc ? rc
+              : run(c, descriptor, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own), r_p);
+}
+
+struct question {
+    struct tarn_client *client;
+    const char *text;
+    struct tarn_reach **r_p;
+};
+
+static int run_submitted(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    const struct question *q = arg;
+    return run(q->client, q->text, deadline_ns, cancel, q->r_p);
+}
+
+int tarn_submit_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, uint64_t cookie,
+                      struct tarn_reach **r_p, tarn_op *op_p)
+{
+    int rc = check_call(c, descriptor, r_p);
+    if (rc)
+        return rc;
+    struct question *q = malloc(sizeof(*q));
+    if (!q)
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
+    *q = (struct question){.client = c, .text = descriptor, .r_p = r_p};
+    const struct tarn_op_task t = {
+        .kind = TARN_OP_REACH, .timeout_ms = timeout_ms, .cookie = cookie, .run = run_submitted, .arg = q};
+    rc = tarn_op_submit(c, &t, op_p);
+    if (rc)
+        free(q);
+    return rc;
 }
 
 void tarn_reach_free(struct tarn_reach *r)

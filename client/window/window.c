@@ -9,6 +9,7 @@
 #include "client/client.h"
 #include "client/control_conn.h"
 #include "client/displaced.h"
+#include "client/op.h"
 #include "client/refresh.h"
 #include "client/window/alloc.h"
 #include "client/window/lender.h"
@@ -132,6 +133,9 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
     int rc = tarn_client_enter(c);
+    if (!rc && tarn_lent_receives(&w->lender->lent, w))
+        rc = tarn_fail(TARN_E_BUSY, "window %u: a receive into it is under way: cancel it, or wait for it",
+                       w->index);
     while (!rc && w->leases) {
         struct tarn_lease *lease = w->leases;
         rc = tarn_lender_recall(lease, deadline, cancel);
@@ -313,14 +317,52 @@ int tarn_notification_fd(const struct tarn_window *w)
              : tarn_fail(TARN_E_INVALID, "notification: no window: pass what tarn_window_new() made");
 }
 
+static int enter_expect(const struct tarn_lease *l)
+{
+    return l ? tarn_client_enter(l->window->lender->client)
+             : tarn_fail(TARN_E_INVALID, "expect: no lease: pass what tarn_lease() made");
+}
+
 int tarn_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms)
 {
-    if (!l)
-        return tarn_fail(TARN_E_INVALID, "expect: no lease: pass what tarn_lease() made");
-    struct tarn_client *c = l->window->lender->client;
     struct tarn_cancel own;
-    int rc = tarn_client_enter(c);
-    return rc ? rc
-              : tarn_lent_expect(&l->window->lender->lent, l, tag, n, tarn_client_deadline(c, timeout_ms),
-                                 tarn_client_cancel(c, &own));
+    int rc = enter_expect(l);
+    if (rc)
+        return rc;
+    struct tarn_client *c = l->window->lender->client;
+    return tarn_lent_expect(&l->window->lender->lent, l, tag, n, tarn_client_deadline(c, timeout_ms),
+                            tarn_client_cancel(c, &own));
+}
+
+static int run_expect(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_lent_expecting *e = arg;
+    return tarn_lent_expect_look(&e->lease->window->lender->lent, e, deadline_ns, cancel);
+}
+
+int tarn_submit_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms, uint64_t cookie,
+                       tarn_op *op_p)
+{
+    int rc = enter_expect(l);
+    if (rc)
+        return rc;
+    struct tarn_lender *lender = l->window->lender;
+    struct tarn_lent_expecting *e = malloc(sizeof(*e));
+    if (!e)
+        return tarn_fail(TARN_E_NO_MEMORY, "expect: out of memory");
+    *e = (struct tarn_lent_expecting){.client = lender->client, .lease = l, .tag = tag, .n = n};
+    const struct tarn_op_task t = {.kind = TARN_OP_EXPECT,
+                                   .timeout_ms = timeout_ms,
+                                   .cookie = cookie,
+                                   .run = run_expect,
+                                   .arg = e,
+                                   .parks = true,
+                                   .id_p = &e->op};
+    struct tarn_reason why;
+    tarn_lent_expect_begin(&lender->lent, e);
+    if (tarn_reason_keep(&why, tarn_op_submit(lender->client, &t, op_p))) {
+        tarn_lent_expect_end(&lender->lent, e);
+        free(e);
+    }
+    return tarn_reason_fail(&why);
 }

@@ -395,7 +395,9 @@ enum tarn_op_kind {
     TARN_OP_READ,
     TARN_OP_WRITE,
     TARN_OP_SEND,
-    TARN_OP_RECV
+    TARN_OP_RECV,
+    TARN_OP_EXPECT,
+    TARN_OP_REACH
 };
 
 /*

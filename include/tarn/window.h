@@ -51,7 +51,8 @@ struct tarn_reach;
 int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct tarn_window **w_p);
 /*
  * Recalls all leases of the window, then frees it. BUSY or TIMEOUT: a lease could not be recalled; the window
- * is as before, but for the leases that were. The leases are freed with it.
+ * is as before, but for the leases that were. The leases are freed with it. BUSY at once: a receive into it
+ * (channel.h) is under way.
  */
 int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms);
 
@@ -113,6 +114,10 @@ int tarn_notification_fd(const struct tarn_window *w);
  * come; those that have stay. STALE: the lease has ended.
  */
 int tarn_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms);
+/* The same as an operation of the client (tarn_event_fd(), tarn_drain(), tarn_wait(), tarn_cancel()). It
+ * holds up no others while it waits. A canceled one has taken none, unless its status is 0. */
+int tarn_submit_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms, uint64_t cookie,
+                       tarn_op *op_p);
 /* Writes the descriptor. */
 int tarn_lease_descriptor(const struct tarn_lease *g, char text[TARN_DESCRIPTOR_MAX]);
 
@@ -131,6 +136,10 @@ int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, 
  * STALE: the lease has ended. NODE_DOWN: the lender does not answer. AUTH.
  */
 int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p);
+/* The same as an operation of the client; the descriptor and *r_p stay until the completion. With status 0
+ * *r_p is set. */
+int tarn_submit_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, uint64_t cookie,
+                      struct tarn_reach **r_p, tarn_op *op_p);
 /* No transfer may be under way. NULL is allowed. */
 void tarn_reach_free(struct tarn_reach *r);
 /* The lease's bytes. */

@@ -72,6 +72,24 @@ static void a_canceled_receive(void **state)
     }
 }
 
+/* What is refused leaves the receive as it was. */
+static void a_window_is_not_closed_under_a_receive(void **state)
+{
+    struct channel_pair *p = *state;
+    const struct tarn_piece in = {.addr = p->b.memory, .bytes = 100000};
+    tarn_op op = channel_submit_recv(&p->b, 1, &in, 0, NULL);
+    assert_int_equal(tarn_window_close(p->b.window, 0), TARN_E_BUSY);
+    assert_non_null(strstr(tarn_last_error(), "a receive into it is under way"));
+    channel_fill(p->a.memory, 100000, 1);
+    assert_int_equal(channel_send(&p->a, 1, p->a.memory, 100000, 0), 0);
+    assert_int_equal(channel_done(&p->b, op), 0);
+    assert_true(channel_filled(p->b.memory, 100000, 1));
+    op = channel_submit_recv(&p->b, 1, &in, 0, NULL);
+    assert_int_equal(tarn_cancel(p->b.client, op), 0);
+    assert_int_equal(channel_done(&p->b, op), TARN_E_CANCELED);
+    assert_int_equal(tarn_window_close(p->b.window, 0), 0);
+}
+
 static void a_canceled_send(void **state)
 {
     struct channel_pair *p = *state;
@@ -689,6 +707,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         CHANNEL_TESTS(a_send_after_a_timeout),
         CHANNEL_TESTS(a_canceled_receive),
+        CHANNEL_TESTS(a_window_is_not_closed_under_a_receive),
         CHANNEL_TESTS(a_canceled_send),
         CHANNEL_TESTS(submitted_ones_time_out),
         CHANNEL_TESTS(timeouts_and_messages_at_once),

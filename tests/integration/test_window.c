@@ -610,6 +610,26 @@ static void expects_by_tag_and_number(void **state)
     assert_int_equal(tarn_recall(other, 0), 0);
 }
 
+static tarn_op submit_expect(struct tarn_lease *l, uint64_t tag, uint32_t n, uint32_t timeout_ms)
+{
+    tarn_op op;
+    assert_int_equal(tarn_submit_expect(l, tag, n, timeout_ms, tag, &op), 0);
+    return op;
+}
+
+static int done(struct tarn_client *client, tarn_op op, enum tarn_op_kind kind)
+{
+    struct tarn_completion c;
+    assert_int_equal(tarn_wait(client, op, 20000, &c), 0);
+    assert_int_equal(c.kind, kind);
+    return c.status ? tarn_fail(c.status, "%s", c.error) : 0;
+}
+
+static int expected(const struct window_pair *p, tarn_op op)
+{
+    return done(p->lender, op, TARN_OP_EXPECT);
+}
+
 /* A writer in a process of its own reaches the lease, then ends: in order, or not. */
 static pid_t writer_process(const struct window_pair *p, const struct tarn_lease *l, bool orderly,
                             int *reached_p)
@@ -654,10 +674,13 @@ static void a_writer_that_is_gone(void **state)
     assert_int_equal(tarn_expect(l, 1, 1, 300), TARN_E_TIMEOUT); /* it has said so */
     pid = writer_process(p, l, false, &fd);
     assert_int_equal(read(fd, &rc, sizeof(rc)), sizeof(rc));
+    tarn_op op = submit_expect(l, 1, 1, 20000);
     waitpid(pid, NULL, 0);
     close(fd);
     assert_int_equal(tarn_expect(l, 1, 1, 20000), TARN_E_NODE_DOWN);
     snprintf(name, sizeof(name), "pid=%d", (int)pid);
+    assert_non_null(strstr(tarn_last_error(), name));
+    assert_int_equal(expected(p, op), TARN_E_NODE_DOWN);
     assert_non_null(strstr(tarn_last_error(), name));
     assert_int_equal(tarn_recall(l, 0), 0);
 }
@@ -689,6 +712,64 @@ static void a_recall_ends_those_who_expect(void **state)
         pthread_join(thread, &rc);
         assert_int_equal((intptr_t)rc, TARN_E_STALE);
     }
+}
+
+static int submit_reach(const struct window_pair *p, const char *text, struct tarn_reach **r)
+{
+    tarn_op op;
+    int rc = tarn_submit_reach(p->peer, text, 0, 0, r, &op);
+    return rc ? rc : done(p->peer, op, TARN_OP_REACH);
+}
+
+static void submitted_reaches(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, 0);
+    struct tarn_reach *r;
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(submit_reach(p, text, &r), 0);
+    assert_int_equal(window_move(r, false, p->own, 100, 0), 0);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+    assert_int_equal(submit_reach(p, text, &r), TARN_E_STALE);
+    assert_int_equal(submit_reach(p, "nobody", &r), TARN_E_NOT_FOUND);
+    assert_int_equal(submit_reach(p, NULL, &r), TARN_E_INVALID);
+    assert_int_equal(submit_reach(p, text, NULL), TARN_E_INVALID);
+}
+
+/* More of them than workers, which none of them holds up. */
+static void submitted_expects(void **state)
+{
+    enum { MANY = 64 };
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE),
+                      *other = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l), *r2 = window_reach(p, other);
+    tarn_op waiting[MANY], late = submit_expect(l, 1000, 1, 20), never = submit_expect(l, 1001, 1, 0);
+    for (uint64_t i = 0; i < MANY; i++)
+        waiting[i] = submit_expect(i % 2 ? l : other, i, 2, 0);
+    assert_int_equal(expected(p, late), TARN_E_TIMEOUT);
+    assert_non_null(strstr(tarn_last_error(), "tag 1000"));
+    for (uint64_t i = MANY; i-- > 0;) {
+        assert_int_equal(window_tell(i % 2 ? r : r2, NULL, 0, i, "one"), 0);
+        assert_int_equal(window_tell(i % 2 ? r : r2, NULL, 0, i, "two"), 0);
+        assert_int_equal(expected(p, waiting[i]), 0);
+    }
+    assert_int_equal(tarn_cancel(p->lender, never), 0);
+    assert_int_equal(expected(p, never), TARN_E_CANCELED);
+    assert_int_equal(window_tell(r, NULL, 0, 1001, "x"), 0);
+    assert_int_equal(expected(p, submit_expect(l, 1001, 1, 0)), 0); /* the canceled one has not taken it */
+    never = submit_expect(l, 7, 1, 0);
+    assert_int_equal(tarn_recall(l, 0), 0);
+    assert_int_equal(expected(p, never), TARN_E_STALE);
+    never = submit_expect(other, 7, 1, 0);
+    assert_int_equal(tarn_window_close(p->window, 0), 0);
+    assert_int_equal(expected(p, never), TARN_E_STALE);
+    assert_int_equal(tarn_window_new(p->lender, p->memory, WINDOW_ROOM, &p->window), 0);
+    assert_int_equal(tarn_submit_expect(NULL, 1, 1, 0, 0, NULL), TARN_E_INVALID);
+    tarn_reach_free(r);
+    tarn_reach_free(r2);
 }
 
 static void windows_come_and_go(void **state)
@@ -830,6 +911,8 @@ static void skipped(void **state)
     T(expects_by_tag_and_number) \
     T(a_writer_that_is_gone) \
     T(a_recall_ends_those_who_expect) \
+    T(submitted_expects) \
+    T(submitted_reaches) \
     T(windows_come_and_go) \
     T(connections_that_break) \
     T(the_lender_is_gone)

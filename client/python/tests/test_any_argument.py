@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import inspect
 import math
 import random
+import threading
 import unittest
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -93,12 +95,14 @@ CALLS = {
     "register": ([bytearray(1)], {}),
     "window": ([bytearray(1)], {}),
     "reach": (["none"], dict(timeout=2.0)),
+    "connect": (["127.0.0.1:1"], dict(hello=b"", timeout=2.0)),
 }
 
 AWAITED = {
     "aput": CALLS["put"], "aput_many": CALLS["put_many"], "aget": CALLS["get"], "aget_many": CALLS["get_many"],
     "aget_into": CALLS["get_into"], "aget_into_many": CALLS["get_into_many"], "aexists": CALLS["exists"],
     "aremove": CALLS["remove"], "alookup": CALLS["lookup"], "amatch_prefix": CALLS["match_prefix"],
+    "areach": CALLS["reach"],
 }
 
 # Of the connector, which takes no options.
@@ -171,7 +175,7 @@ class AnyArgument(StoreCase):
                 with self.subTest(what=what):
                     self.say(lambda: window.lease([tuple(run)]))
             self.check(lease, {"publish": (["name"], dict(ttl=9.0, timeout=2.0)),
-                               "expect": ([1], dict(n=1, timeout=0.001))})
+                               "expect": ([1], dict(n=1, timeout=0.001)), "aexpect": ([1], dict(n=1, timeout=0.001))})
             reach = client.reach(lease.descriptor, timeout=20)
             notify = dict(offset=0, timeout=2.0, notify=(1, b""))
             moves = {"read": ([bytearray(8)], dict(offset=0, timeout=2.0)), "write": ([b"12345678"], notify),
@@ -187,6 +191,33 @@ class AnyArgument(StoreCase):
                 self.say(lambda: reach.write([], notify=(1, junk)))
             self.check(lease, {"__exit__": ([None, None, None], {}), "recall": ([1.0], {})})
             self.check(window, {"__exit__": ([None, None, None], {}), "close": ([1.0], {})})
+
+    def test_channels(self) -> None:
+        client = self.open(timeout=0.005)
+        listener = client.listen()
+        self.check(listener, {"accept": ([0.001], {}), "aaccept": ([0.001], {})})
+        with self.open().connect(listener.address) as there, listener.accept(20) as here:
+            answers = threading.Thread(target=self.receive_all, args=(there,))
+            answers.start()
+            send, recv = ([b"1", 1], dict(timeout=0.005)), ([bytearray(8), 2], dict(timeout=0.001))
+            self.check(here, {"send": send, "asend": send, "submit_send": send, "recv_into": recv, "arecv_into": recv,
+                              "submit_recv_into": recv, "recv": ([2, 8], dict(timeout=0.001)),
+                              "arecv": ([2, [1, 2]], dict(timeout=0.001))})
+            for junk in JUNK:
+                for call in (here.send, here.recv_into):
+                    self.say(lambda: call([bytearray(1), junk], 1, timeout=0.001))
+                self.say(lambda: here.recv(1, [8, junk], timeout=0.001))
+            here.send(b"the end", 1, timeout=20)
+            answers.join()
+            self.check(here, {"__exit__": ([None, None, None], {})})
+            self.assertTrue(here.closed)
+
+    def receive_all(self, channel: tarn.Channel) -> None:
+        """With tag 1, until the last message."""
+        last = False
+        while not last:
+            with contextlib.suppress(tarn.SizeMismatch, tarn.Again):
+                last = channel.recv(1, timeout=60) == b"the end"
 
     def test_window_memory(self) -> None:
         for what, (some, options) in with_junk([8], dict(huge=False)):

@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import functools
+import importlib
 import importlib.util
 import io
 import json
@@ -25,6 +26,7 @@ import bare_copies
 import kv_offload
 import pd_disagg
 import replay
+import two_processes
 from kv_blocks import chain_keys, chain_root
 from local_nodes import local_nodes
 from tiny_numpy import TinyNumpyLM
@@ -326,6 +328,36 @@ class DisaggregationSteps(WithNodes):
             with self.assertRaisesRegex(TimeoutError, "tag 0"):
                 loader.wanted(0)
             loader.join()
+
+
+class Messages(unittest.TestCase):
+    """The contents are compared within."""
+
+    def said(self, name, *flags):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            status = importlib.import_module(name).main(flags)
+        return status, said.getvalue().splitlines()
+
+    def test_numpy(self):
+        status, said = self.said("messages_numpy", "--gpu=3")
+        self.assertEqual(status, 0)
+        self.assertRegex(said[0], r"^connected to 127\.0\.0\.1, GPU 3, client [0-9a-f]{16}$")
+        self.assertEqual(said[1], "received 20 bytes: [1.0, 2.0, 3.0, 4.0, 5.0]")
+        self.assertEqual(said[-1], "received sizes: [2048, 4096, 1024]")
+
+    def test_a_sender_that_fails(self):
+        with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(two_processes.run("", _fails, lambda c, channel: None, []), 1)
+        self.assertIn("the sender has ended with 1", said.getvalue())
+
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch: not installed")
+    def test_torch(self):
+        status, said = self.said("messages_torch")
+        self.assertEqual((status, said[-1]), (0, "received sizes: [2048, 4096, 1024]"))
+
+
+def _fails(c, channel):
+    sys.exit(1)
 
 
 class Replay(WithNodes):

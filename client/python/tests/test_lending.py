@@ -2,6 +2,7 @@
 """Windows between two clients of one process: what can be lent and leased, what ends what, and what keeps what."""
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -34,6 +35,10 @@ class Exporter:
 
     def __dlpack_device__(self) -> Any:
         return self.array.__dlpack_device__()
+
+
+async def awaits(lease: tarn.Lease) -> None:
+    await lease.aexpect(1, timeout=60)
 
 
 class Lending(StoreCase):
@@ -188,16 +193,20 @@ class Lending(StoreCase):
 
         until(ended)
         lease.recall()
+        waiting = self.window().lease(write=True, ttl=0.2)
+        self.refused(lambda: asyncio.run(awaits(waiting)), tarn.Stale, "has ended")
 
     def test_recall_ends_a_wait(self) -> None:
         w = self.window()
         lease = w.lease(write=True)
-        run = Running(lambda: lease.expect(1, timeout=60))
-        until(lambda: self.client._calls > 0)
+        runs = [Running(lambda: lease.expect(1, timeout=60)), Running(lambda: asyncio.run(awaits(lease)))]
+        until(lambda: self.client._calls > 0 and self.client._flying() == 1)
         lease.recall()
-        run.join(10)
-        self.assertIsInstance(run.error, tarn.Stale)
-        for call in (lambda: lease.expect(1), lambda: lease.descriptor, lambda: lease.publish("x")):
+        for run in runs:
+            run.join(10)
+            self.assertIsInstance(run.error, tarn.Stale)
+        for call in (lambda: lease.expect(1), lambda: lease.aexpect(1), lambda: lease.descriptor,
+                     lambda: lease.publish("x")):
             self.refused(call, tarn.Stale, "make another one")
         lease.recall()
 
@@ -205,12 +214,12 @@ class Lending(StoreCase):
         w = self.window()
         lease = w.lease(write=True)
         runs = [Running(lambda: lease.expect(1, timeout=60)), Running(lambda: w.notification(60)),
-                Running(lambda: list(w))]
-        until(lambda: self.client._calls == 3)
+                Running(lambda: list(w)), Running(lambda: asyncio.run(awaits(lease)))]
+        until(lambda: self.client._calls == 3 and self.client._flying() == 1)
         w.close()
         for run in runs:
             run.join(10)
-        self.assertEqual([type(run.error) for run in runs], [tarn.Closed, tarn.Closed, type(None)])
+        self.assertEqual([type(run.error) for run in runs], [tarn.Closed, tarn.Closed, type(None), tarn.Stale])
 
     def test_recall_in_a_handler_of_a_wait(self) -> None:
         """The lease is in use by the very thread, so it cannot end: Busy, not a deadlock."""
@@ -445,7 +454,8 @@ class Types(unittest.TestCase):
     def test_not_made_by_hand(self) -> None:
         for call in (lambda: tarn.Lease(), lambda: tarn.Window(None, bytearray(1)),  # type: ignore[arg-type]
                      lambda: tarn.Reach("x", "y"), lambda: tarn.Window.__new__(tarn.Window),  # type: ignore[arg-type]
-                     lambda: tarn.Reach.__new__(tarn.Reach)):
+                     lambda: tarn.Reach.__new__(tarn.Reach), lambda: tarn.Channel("x", "y"),  # type: ignore[arg-type]
+                     lambda: tarn.Channel.__new__(tarn.Channel)):
             with self.assertRaises(TypeError):
                 call()
 

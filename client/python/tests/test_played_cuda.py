@@ -205,6 +205,25 @@ class Played(StoreCase):
             reach.write(floats(5, 6))
         self.assertEqual(self.driver.read(a.at, 8), floats(3, 4))
 
+    def test_channels(self) -> None:
+        """Sends from a GPU wait for its streams. What is received lies in host memory."""
+        listener = self.client.listen()
+        memory = bytearray(8000)
+        a = self.tensor(0, 2000)
+        self.driver.write(a.at, floats(*range(2000)))
+        with self.client.connect(listener.address) as sender, listener.accept() as receiver:
+            with self.client.window(memory):
+                held = self.hold(0)
+                with self.assertRaises(tarn.Timeout):
+                    sender.send(a, timeout=0.1)
+                op = receiver.submit_recv_into(memory)
+                self.driver.lib.played_let_go(held)
+                sender.send(a)
+                self.assertEqual((op.wait(), memory), (8000, floats(*range(2000))))
+            for call in (lambda: sender.send(self.tensor(0, 8)), lambda: receiver.recv_into(self.tensor(0, 8))):
+                with self.assertRaises(tarn.Unsupported):
+                    call()
+
     def test_no_such_device(self) -> None:
         self.streams.current += [0] * 8
         a = self.tensor(0, 1)

@@ -208,22 +208,51 @@ class Both:
 
     def test_asyncio(self) -> None:
         lease = self.lease(write=True)
+        lease_text = lease.descriptor
         self.peer("import asyncio")
         self.peer("async def both(): out = bytearray(3); await asyncio.gather(r.awrite(b'abc', notify=(1, b'')), "
                   "r.aread(out, 100)); return bytes(out)")
         self.assertEqual(self.peer("asyncio.run(both())"), repr(pattern(103)[100:]))
         lease.expect(1)
         self.assertEqual(bytes(self.view[:3]), b"abc")
+        self.does_asyncio(lease)
         lease.recall()
         self.fails("asyncio.run(r.aread(bytearray(1)))", tarn.Stale)
+        self.fails(f"asyncio.run(c.areach({lease_text!r}))", tarn.Stale)
+
+    def does_asyncio(self, lease: Any) -> None:
+        """Reaching and expecting; one that was canceled has taken nothing."""
+        self.peer(f"async def tell(n): r = await c.areach({lease.descriptor!r}); "
+                  "[await r.awrite([], notify=(2, b'')) for _ in range(n)]; return r.nbytes")
+
+        async def expect() -> None:
+            canceled = asyncio.ensure_future(lease.aexpect(2, n=2, timeout=60))
+            both = asyncio.gather(lease.aexpect(2, timeout=20), lease.aexpect(2, timeout=20))
+            await asyncio.sleep(0)
+            canceled.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await canceled
+            self.peer.begin("asyncio.run(tell(3))")
+            await both
+            await lease.aexpect(2, n=1, timeout=20)
+            with self.assertRaises(tarn.Timeout):
+                await lease.aexpect(2, timeout=0.02)
+
+        asyncio.run(expect())
+        self.assertEqual(self.peer.answer(), str(BYTES))
 
     def test_killed_writer(self) -> None:
         lease = self.lease(write=True)
-        expecting = Running(lambda: lease.expect(1, timeout=60))
+
+        async def expect() -> None:
+            await lease.aexpect(1, timeout=60)
+
+        runs = [Running(lambda: lease.expect(1, timeout=60)), Running(lambda: asyncio.run(expect()))]
         self.peer.kill()
-        expecting.join(40)
-        self.assertIsInstance(expecting.error, tarn.NodeDown)
-        self.assertIn(f"pid={self.peer.pid}", str(expecting.error))
+        for expecting in runs:
+            expecting.join(40)
+            self.assertIsInstance(expecting.error, tarn.NodeDown)
+            self.assertIn(f"pid={self.peer.pid}", str(expecting.error))
         lease.recall()
 
     def test_the_lender_is_gone(self) -> None:

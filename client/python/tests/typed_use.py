@@ -60,6 +60,32 @@ def lends(c: tarn.Client, peer: tarn.Client) -> None:
         print(codes, tags, same, r.nbytes, w.nbytes, w.notification_fd, n.data, n.peer)
 
 
+def messages(c: tarn.Client, peer: tarn.Client) -> None:
+    listener: tarn.Listener = c.listen()
+    with peer.connect(listener.address, hello=b"gpu 0", timeout=2) as sender, listener.accept(timeout=2) as receiver:
+        ip: str = receiver.peer.ip
+        op: tarn.Operation = sender.submit_send(b"1", 7, timeout=2)
+        one: memoryview = receiver.recv(7)
+        several: List[memoryview] = receiver.recv(7, [4, 4])
+        sender.send([b"1", b"2"], tag=7)
+        room = bytearray(8)
+        n = receiver.recv_into(room, 7, timeout=2)
+        print(ip, op.done, one, several, n, receiver.submit_recv_into([room], 7), receiver.closed, listener.path)
+
+
+async def heard(listener: tarn.Listener, lease: tarn.Lease) -> None:
+    channel: tarn.Channel = await listener.aaccept(2)
+    await channel.asend(b"1", 7)
+    one: memoryview = await channel.arecv(7)
+    several: List[memoryview] = await channel.arecv(7, [4, 4])
+    await lease.aexpect(1, n=2, timeout=1)
+    print(one, several, await channel.arecv_into(bytearray(8)))
+
+
+async def reached(c: tarn.Client) -> tarn.Reach:
+    return await c.areach("name", timeout=2)
+
+
 async def moved(r: tarn.Reach) -> None:
     await r.awrite(b"1", notify=(1, b""))
     await r.aread(bytearray(1), 0)
@@ -82,5 +108,7 @@ def refused(c: tarn.Client) -> None:
     c.nodes(timeout="5")  # type: ignore[arg-type]
     c.reach(b"k")  # type: ignore[arg-type]
     c.window(bytearray(1)).lease(ttl="5")  # type: ignore[arg-type]
+    c.connect(7700)  # type: ignore[arg-type]
+    c.connect("host:1").send(b"1", "7")  # type: ignore[arg-type]
     wrong: bytearray = c.get("k")  # type: ignore[assignment]
     print(wrong)

@@ -51,6 +51,13 @@ int batch_reserve(struct batch *b, size_t n)
     return 0;
 }
 
+int batch_values(struct batch *b, size_t n)
+{
+    b->values = arena_alloc(&b->arena, (n ? n : 1) * sizeof *b->values);
+    b->n = n;
+    return b->values ? 0 : -1;
+}
+
 int batch_keep(struct batch *b, PyObject *o)
 {
     if (!b->refs || b->refs->count == REFS) {
@@ -75,6 +82,22 @@ Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags)
     h->next = b->buffers;
     b->buffers = h;
     return &h->view;
+}
+
+int batch_bytes(struct batch *b, PyObject *o, const char *name, uint32_t most, const void **data,
+                uint32_t *bytes)
+{
+    if (!PyObject_CheckBuffer(o))
+        return raise_type(name, o, "bytes");
+    const Py_buffer *view = batch_buffer(b, o, PyBUF_SIMPLE);
+    if (!view)
+        return -1;
+    if (view->len > (Py_ssize_t)most)
+        return raise_why(TARN_E_INVALID, NULL, "%s: %zd bytes: give at most %u", name, view->len,
+                         (unsigned)most);
+    *data = view->buf;
+    *bytes = (uint32_t)view->len;
+    return 0;
 }
 
 void batch_free(struct batch *b)

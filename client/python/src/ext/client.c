@@ -89,6 +89,11 @@ void wait_left(void)
     Py_END_ALLOW_THREADS
 }
 
+bool client_is_over(const struct client *c)
+{
+    return !c->lib || c->generation != generation;
+}
+
 void client_await_end(const struct client *c)
 {
     while (c->closing && c->generation == generation)

@@ -14,6 +14,7 @@
  *   operation.c submit.c  submitted operations           register.c registered memory
  *   manage.c   calls that move no bytes                  after.c   the caller's events
  *   window.c lease.c window_memory.c   memory that is lent            reach.c   memory that others lend
+ *   channel.c   messages
  *
  * Rules:
  *
@@ -39,6 +40,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tarn/channel.h>
 #include <tarn/tarn.h>
 #include <tarn/window.h>
 
@@ -122,7 +124,8 @@ const char *text_utf8(PyObject *o, const char *name, Py_ssize_t *n);
 
 /* --- client.c ----------------------------------------------------------------------------------- */
 
-struct lines; /* log.c */
+struct lines;  /* log.c */
+struct window; /* window.h */
 
 struct client {
     PyObject_HEAD struct tarn_client *lib; /* NULL: not open yet, or closed */
@@ -133,7 +136,8 @@ struct client {
     pthread_mutex_t drain_lock;   /* see struct op */
     struct operation *operations; /* in flight: operation.c */
     size_t noperations;
-    struct lines *lines; /* NULL: no logger */
+    struct window *windows; /* that are lent, without references: window.c */
+    struct lines *lines;    /* NULL: no logger */
     PyObject *logger;
     PyObject *weakrefs;
 };
@@ -149,6 +153,8 @@ void wait_left(void);
 void tell_left(void);
 /* If another thread is ending the C client: returns when it has ended. */
 void client_await_end(const struct client *c);
+/* Has it ended, and with it what the C library had of its parts? Also in a child process. */
+bool client_is_over(const struct client *c);
 /* How many forks led to this process since the module was loaded. */
 unsigned fork_generation(void);
 
@@ -293,9 +299,14 @@ int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value);
 int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k);
 /* Takes one array whose row i belongs to key i. */
 int batch_set_rows(struct batch *b, PyObject *values);
+/* Makes room for n values that belong to no keys. */
+int batch_values(struct batch *b, size_t n);
 int batch_keep(struct batch *b, PyObject *o);
 /* Like PyObject_GetBuffer(), but released with the batch. NULL with an exception. */
 Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags);
+/* At most `most` bytes of an object with the buffer protocol, which the batch keeps. */
+int batch_bytes(struct batch *b, PyObject *o, const char *name, uint32_t most, const void **data,
+                uint32_t *bytes);
 /* Needs the GIL. */
 void batch_free(struct batch *b);
 /* For PySequence_Fast_GET_ITEM(); new reference. A single key is refused. */
@@ -371,9 +382,9 @@ struct hits {
 };
 
 extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type, window_type,
-    lease_type, window_memory_type, reach_type;
+    lease_type, window_memory_type, reach_type, channel_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
-    operation_methods[], submit_methods[], manage_methods[], register_methods[];
+    operation_methods[], submit_methods[], manage_methods[], register_methods[], channel_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);
 /* __enter__() of a type that is open already. */
 PyObject *return_self(PyObject *self, PyObject *unused);

@@ -7,6 +7,7 @@
  *
  * A lease whose time is over is running in this sense, until it is recalled. window.c has the rules of calls.
  */
+#include "operation.h"
 #include "window.h"
 
 #include <structmember.h>
@@ -297,22 +298,69 @@ static int expect(struct lease *l, uint64_t tag, uint32_t n, uint64_t until)
 static struct args_spec expect_args = {
     .function = "expect", .required = 1, .positional = 3, .names = {"tag", "n", "timeout"}};
 
+struct expectation {
+    struct tarn_lease *lib;
+    uint64_t tag;
+    uint32_t n, timeout_ms;
+};
+
+static int expectation_of(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, struct expectation *e)
+{
+    PyObject *arg[3];
+
+    *e = (struct expectation){.n = 1};
+    if (args_parse(&expect_args, args, nargs, kwnames, arg) < 0 || args_u64(arg[0], "tag", &e->tag) < 0 ||
+        args_number(arg[1], "n", 1, UINT32_MAX, &e->n) < 0)
+        return -1;
+    return args_seconds(arg[2], "timeout", &e->timeout_ms);
+}
+
 static PyObject *lease_expect(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct lease *l = (struct lease *)self;
-    uint32_t n = 1, ms = 0;
-    uint64_t tag = 0;
-    PyObject *arg[3];
+    struct expectation e;
 
-    if (args_parse(&expect_args, args, nargs, kwnames, arg) < 0 || args_u64(arg[0], "tag", &tag) < 0 ||
-        args_number(arg[1], "n", 1, UINT32_MAX, &n) < 0 || args_seconds(arg[2], "timeout", &ms) < 0 ||
-        enter(l) < 0)
+    if (expectation_of(args, nargs, kwnames, &e) < 0 || enter(l) < 0)
         return NULL;
-    int rc = expect(l, tag, n, window_until(l->window, ms));
+    int rc = expect(l, e.tag, e.n, window_until(l->window, e.timeout_ms));
     leave(l);
     if (rc < 0)
         return NULL;
     Py_RETURN_NONE;
+}
+
+static int give_expect(struct operation *o, const void *options)
+{
+    const struct expectation *e = options;
+
+    return tarn_submit_expect(e->lib, e->tag, e->n, e->timeout_ms, (uint64_t)(uintptr_t)&o->op, &o->op.id);
+}
+
+/* libtarn's lease stays until the operation has ended: recall() waits for that. */
+static PyObject *submit_expect(struct lease *l, const struct expectation *e)
+{
+    struct operation *o = operation_new(l->window->client, SUBMIT_EXPECT, false);
+
+    if (o && batch_keep(&o->batch, (PyObject *)l) == 0)
+        return operation_submit(o, give_expect, e);
+    Py_XDECREF(o);
+    return NULL;
+}
+
+/* A coroutine. */
+static PyObject *lease_aexpect(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct lease *l = (struct lease *)self;
+    struct expectation e;
+
+    if (expectation_of(args, nargs, kwnames, &e) < 0 || enter(l) < 0)
+        return NULL;
+    e.lib = l->lib;
+    PyObject *o = submit_expect(l, &e);
+    leave(l);
+    PyObject *result = o ? PyObject_CallMethod((PyObject *)l->window->client, "_finish", "O", o) : NULL;
+    Py_XDECREF(o);
+    return result;
 }
 
 /* --- recalling ---------------------------------------------------------------------------------- */
@@ -358,7 +406,7 @@ static int end(PyObject *self, uint32_t timeout_ms)
 
     if (!l->lib)
         return 0;
-    if (window_is_over(w)) {
+    if (client_is_over(w->client)) {
         client_await_end(w->client);
         return 0;
     }
@@ -419,6 +467,12 @@ static PyMethodDef methods[] = {
      "Raises NodeDown (a writer that had reached the lease is gone without closing its client; the sentence "
      "names it),\n"
      "Timeout (those that have come stay), Stale (the lease has ended), Closed."},
+    {"aexpect", (PyCFunction)(void (*)(void))lease_aexpect, METH_FASTCALL | METH_KEYWORDS,
+     "aexpect($self, tag, n=1, timeout=None)\n--\n\n"
+     "As expect(), for asyncio. It waits from the call on, not from the await on. A canceled one has taken "
+     "none, unless "
+     "they\n"
+     "were all there by then."},
     {"recall", (PyCFunction)(void (*)(void))lease_recall, METH_FASTCALL | METH_KEYWORDS,
      "recall($self, timeout=None)\n--\n\n"
      "Ends the lease. When this returns no peer can read or write its parts any more; peers get Stale.\n\n"

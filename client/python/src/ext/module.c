@@ -109,25 +109,18 @@ static const struct {
     const char *name; /* in the module; NULL: not there */
     PyTypeObject *type;
 } types[] = {
-    {"Client", &client_type},
-    {"Hits", &hits_type},
-    {"Piece", &piece_type},
-    {"PutSession", &session_type},
-    {"Operation", &operation_type},
-    {"Registration", &registration_type},
-    {"Window", &window_type},
-    {"Lease", &lease_type},
-    {"WindowMemory", &window_memory_type},
-    {"Reach", &reach_type},
-    {NULL, &view_type},
+    {"Client", &client_type},      {"Hits", &hits_type},           {"Piece", &piece_type},
+    {"PutSession", &session_type}, {"Operation", &operation_type}, {"Registration", &registration_type},
+    {"Window", &window_type},      {"Lease", &lease_type},         {"WindowMemory", &window_memory_type},
+    {"Reach", &reach_type},        {"Channel", &channel_type},     {NULL, &view_type},
 };
 #define TYPES (sizeof types / sizeof types[0])
 
 static int make_types(void)
 {
-    PyMethodDef *const of_client[] = {get_methods,    put_methods,     lookup_methods,
-                                      view_methods,   session_methods, operation_methods,
-                                      submit_methods, manage_methods,  register_methods};
+    PyMethodDef *const of_client[] = {get_methods,      put_methods,       lookup_methods, view_methods,
+                                      session_methods,  operation_methods, submit_methods, manage_methods,
+                                      register_methods, channel_methods};
 
     for (size_t i = 0; i < TYPES; i++)
         if (PyType_Ready(types[i].type) < 0 || add_methods(types[i].type, pickle_methods) < 0)

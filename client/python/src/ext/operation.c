@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operation: a submitted get, put, look-up, remove, read or write.
+ * Operation: something that was submitted.
  *
  *   in flight --any thread drains its completion--> complete --with the GIL: settle()--> settled
  *
@@ -48,6 +48,32 @@ void operation_delist(struct operation *o)
 
 /* --- settling ----------------------------------------------------------------------------------- */
 
+/* NULL without an exception: nobody has told them. */
+static PyObject *sizes_of(const struct operation *o)
+{
+    const struct tarn_channel_item *items = o->message;
+
+    if (o->op.done.status != 0 && (o->batch.n == 0 || items[0].bytes == UINT64_MAX))
+        return NULL;
+    if (!o->vector)
+        return PyLong_FromUnsignedLongLong(items[0].bytes);
+    PyObject *list = PyList_New((Py_ssize_t)o->batch.n);
+    for (size_t i = 0; list && i < o->batch.n; i++) {
+        PyObject *v = PyLong_FromUnsignedLongLong(items[i].bytes);
+        if (!v)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
+    }
+    return list;
+}
+
+static PyObject *new_reference(PyObject *o)
+{
+    Py_INCREF(o);
+    return o;
+}
+
 /* NULL without an exception: it failed as a whole. */
 static PyObject *make_result(struct operation *o)
 {
@@ -68,6 +94,13 @@ static PyObject *make_result(struct operation *o)
         return call_failed_whole(rc, &o->moves->status, sizeof *o->moves, o->batch.n)
                    ? NULL
                    : codes_of(&o->moves->status, sizeof *o->moves, o->batch.n);
+    case SUBMIT_REACH:
+        return rc == 0 ? new_reference((PyObject *)o->reach) : NULL;
+    case SUBMIT_EXPECT:
+    case SUBMIT_SEND:
+        return rc == 0 ? new_reference(Py_None) : NULL;
+    case SUBMIT_RECV:
+        return rc == 0 || rc == TARN_E_SIZE ? sizes_of(o) : NULL;
     case SUBMIT_GET:
         if (get_failed_whole(&o->batch, rc))
             return NULL;
@@ -97,14 +130,26 @@ static void settle(struct operation *o)
     operation_delist(o);
 }
 
+/* The exception has the size of a message that was too long. */
+static void raise_status(const struct operation *o)
+{
+    PyObject *type, *error, *trace;
+
+    raise_code(o->status, NULL, o->batch.why);
+    if (!o->result)
+        return;
+    PyErr_Fetch(&type, &error, &trace);
+    if (error && PyObject_SetAttrString(error, "nbytes", o->result) < 0)
+        PyErr_Clear();
+    PyErr_Restore(type, error, trace);
+}
+
 static PyObject *result_of(const struct operation *o)
 {
-    if (!o->result) {
-        raise_code(o->status, NULL, o->batch.why);
-        return NULL;
-    }
-    Py_INCREF(o->result);
-    return o->result;
+    if (o->result && (o->what != SUBMIT_RECV || o->status == 0))
+        return new_reference(o->result);
+    raise_status(o);
+    return NULL;
 }
 
 /* --- draining ----------------------------------------------------------------------------------- */
@@ -123,14 +168,12 @@ static PyObject *drain(PyObject *self, PyObject *unused)
     do
         n = ops_take(c); /* keeps the GIL: the call never waits, and retaking the GIL may take longer */
     while (n == OPS_TAKE_MAX);
-    struct operation *o = c->operations, *next;
-    for (; list && o; o = next) {
-        next = o->next;
-        if (!op_complete(c, &o->op))
-            continue;
-        if (PyList_Append(list, (PyObject *)o) < 0)
+    for (struct operation *o = c->operations; list && o; o = o->next)
+        if (op_complete(c, &o->op) && PyList_Append(list, (PyObject *)o) < 0)
             Py_CLEAR(list);
-        else
+    for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++) {
+        struct operation *o = (struct operation *)PyList_GET_ITEM(list, i);
+        if (!o->settled) /* releasing what another one kept may let other threads run */
             settle(o);
     }
     client_leave(c);
@@ -225,6 +268,16 @@ static void end_early(struct operation *o)
         settle(o);
 }
 
+/* Notifies who awaits it. An exception is ignored. */
+static void tell(struct operation *o)
+{
+    PyObject *none = PyObject_CallMethod((PyObject *)o->client, "_tell", "O", (PyObject *)o);
+
+    if (!none)
+        PyErr_Clear();
+    Py_XDECREF(none);
+}
+
 static PyObject *operation_cancel(PyObject *self, PyObject *unused)
 {
     struct operation *o = (struct operation *)self;
@@ -253,6 +306,40 @@ void operations_cancel(struct client *c)
         Py_DECREF(o);
     }
     c->calls--;
+}
+
+bool receives_into(const struct operation *o, uintptr_t base, uint64_t nbytes)
+{
+    const struct batch *b = &o->batch;
+
+    if (o->what != SUBMIT_RECV || o->settled || b->bytes <= TARN_SMALL_MAX)
+        return false;
+    for (size_t i = 0; i < b->n; i++)
+        for (uint32_t k = 0; k < b->values[i].npieces; k++) {
+            const struct tarn_piece *p = &b->values[i].pieces[k];
+            uintptr_t at = (uintptr_t)p->addr;
+            uint64_t span = (p->count > 1 ? (p->count - 1) * p->stride : 0) + p->bytes;
+            if (at < base + nbytes && base < at + span)
+                return true;
+        }
+    return false;
+}
+
+void receives_cancel(struct client *c, uintptr_t base, uint64_t nbytes)
+{
+    struct operation *o = c->operations;
+
+    while (o) {
+        if (!receives_into(o, base, nbytes)) {
+            o = o->next;
+            continue;
+        }
+        Py_INCREF(o);
+        end_early(o);
+        tell(o);
+        Py_DECREF(o);
+        o = c->operations; /* others may have gone meanwhile */
+    }
 }
 
 /* --- streams ------------------------------------------------------------------------------------ */
@@ -350,7 +437,8 @@ static PyObject *get_why(PyObject *self, void *unused)
 
 static PyObject *get_kind(PyObject *self, void *unused)
 {
-    static const char *const names[] = {"get", "get", "get", "put", "lookup", "remove", "read", "write"};
+    static const char *const names[] = {"get",  "get",   "get",   "put",    "lookup", "remove",
+                                        "read", "write", "reach", "expect", "send",   "recv"};
 
     (void)unused;
     return PyUnicode_InternFromString(names[((struct operation *)self)->what]);
@@ -389,7 +477,7 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"done", get_done, NULL, "Is it complete? Does not wait.", NULL},
-    {"_kind", get_kind, NULL, "get, put, lookup, remove, read or write.", NULL},
+    {"_kind", get_kind, NULL, "get, put, lookup, remove, read, write, reach, expect, send or recv.", NULL},
     {"_why", get_why, NULL, "The sentence of its first failure.", NULL},
     {0},
 };

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by submit.c and operation.c; see operation.c. */
+/* Shared by operation.c and the files that submit; see operation.c. */
 #ifndef TARN_PYTHON_OPERATION_H
 #define TARN_PYTHON_OPERATION_H
 
 #include "ext.h"
 
 /* Kinds of operations. The result of GET is a list of bytes or codes; of the next two, a list of (code,
- * TensorInfo or None). FETCH does not compare dtypes and shapes. */
+ * TensorInfo or None). FETCH does not compare dtypes and shapes. REACH: the reach; EXPECT, SEND: None; RECV:
+ * the size of what came, or a list of sizes. */
 enum what {
     SUBMIT_GET,
     SUBMIT_FETCH,
@@ -15,7 +16,11 @@ enum what {
     SUBMIT_LOOKUP,
     SUBMIT_REMOVE,
     SUBMIT_READ,
-    SUBMIT_WRITE
+    SUBMIT_WRITE,
+    SUBMIT_REACH,
+    SUBMIT_EXPECT,
+    SUBMIT_SEND,
+    SUBMIT_RECV
 };
 
 struct operation {
@@ -26,12 +31,16 @@ struct operation {
     struct tarn_key *keys; /* for look-ups and removes; in the batch */
     size_t nkeys;
     int32_t *statuses;
-    struct reach *reach; /* for reads and writes; the batch keeps it, and has the moves */
+    struct reach *reach; /* for reads, writes and reaches; the batch keeps it, and has the moves */
     struct tarn_move *moves;
+    struct tarn_channel_item *message; /* for sends and receives; in the batch */
+    bool vector;                       /* it is a list of values */
     uint32_t stride;
     int device; /* GPU of the values, or HOST_MEMORY */
     bool settled;
-    PyObject *result; /* NULL: the whole operation failed, with status and batch.why */
+    /* NULL: the whole operation failed, with status and batch.why. A receive that failed may have one, too:
+     * the size of a message that was too long. */
+    PyObject *result;
     int status;
     struct operation *prev, *next;
 };
@@ -46,6 +55,10 @@ int operation_set_after(struct operation *o, PyObject *after, void **event);
 /* Takes the reference to o. `give` calls libtarn. */
 PyObject *operation_submit(struct operation *o, int (*give)(struct operation *o, const void *options),
                            const void *options);
+/* Cancels the receives under way into that memory whose bytes peers write there. */
+void receives_cancel(struct client *c, uintptr_t base, uint64_t nbytes);
+/* Would it be such a receive? */
+bool receives_into(const struct operation *o, uintptr_t base, uint64_t nbytes);
 /* The values' GPU, for stream_wait(). */
 void operation_note_device(struct operation *o);
 

@@ -12,10 +12,32 @@ struct reach {
     struct tarn_reach *lib;
 };
 
+/* --- asking the lender -------------------------------------------------------------------------- */
+
 struct question {
-    struct reach *reach;
+    struct reach *reach; /* not reached yet */
     const char *text;
+    uint32_t timeout_ms;
 };
+
+static int question_of(PyTypeObject *type, PyObject *args, PyObject *kwargs, struct question *q)
+{
+    static char *names[] = {"client", "descriptor", "timeout", NULL};
+    PyObject *client, *descriptor, *timeout = NULL;
+
+    *q = (struct question){.text = ""}; /* libtarn refuses it */
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|O:Reach", names, &client_type, &client, &descriptor,
+                                     &timeout) ||
+        args_text(descriptor, "descriptor", &q->text) < 0 ||
+        args_seconds(timeout, "timeout", &q->timeout_ms) < 0)
+        return -1;
+    q->reach = (struct reach *)type->tp_alloc(type, 0);
+    if (!q->reach)
+        return -1;
+    Py_INCREF(client);
+    q->reach->client = (struct client *)client;
+    return 0;
+}
 
 static int ask(void *arg, uint32_t timeout_ms)
 {
@@ -26,24 +48,42 @@ static int ask(void *arg, uint32_t timeout_ms)
 
 static PyObject *reach_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"client", "descriptor", "timeout", NULL};
-    PyObject *client, *descriptor, *timeout = NULL;
-    struct question q = {.text = ""}; /* libtarn refuses it */
-    uint32_t ms = 0;
+    struct question q;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|O:Reach", names, &client_type, &client, &descriptor,
-                                     &timeout) ||
-        args_text(descriptor, "descriptor", &q.text) < 0 || args_seconds(timeout, "timeout", &ms) < 0)
+    if (question_of(type, args, kwargs, &q) < 0)
         return NULL;
-    q.reach = (struct reach *)type->tp_alloc(type, 0);
-    if (!q.reach)
-        return NULL;
-    Py_INCREF(client);
-    q.reach->client = (struct client *)client;
-    if (call_plain(q.reach->client, ask, &q, ms, NULL) == 0)
+    if (call_plain(q.reach->client, ask, &q, q.timeout_ms, NULL) == 0)
         return (PyObject *)q.reach;
     Py_DECREF(q.reach);
     return NULL;
+}
+
+static int give_question(struct operation *o, const void *options)
+{
+    const struct question *q = options;
+
+    return tarn_submit_reach(o->client->lib, q->text, q->timeout_ms, (uint64_t)(uintptr_t)&o->op,
+                             &o->reach->lib, &o->op.id);
+}
+
+/* The operation keeps the arguments, and so the text. */
+static PyObject *submit_new(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *result = NULL;
+    struct question q;
+
+    if (question_of((PyTypeObject *)type, args, kwargs, &q) < 0)
+        return NULL;
+    struct operation *o = operation_new(q.reach->client, SUBMIT_REACH, false);
+    if (o)
+        o->reach = q.reach;
+    if (o && batch_keep(&o->batch, (PyObject *)q.reach) == 0 && batch_keep(&o->batch, args) == 0 &&
+        (!kwargs || batch_keep(&o->batch, kwargs) == 0))
+        result = operation_submit(o, give_question, &q);
+    else
+        Py_XDECREF(o);
+    Py_DECREF(q.reach);
+    return result;
 }
 
 static void reach_dealloc(PyObject *self)
@@ -60,11 +100,7 @@ static void reach_dealloc(PyObject *self)
 /* The batch's n values, each with its move. */
 static struct tarn_move *moves_new(struct batch *b, size_t n)
 {
-    struct tarn_move *moves = arena_zalloc(&b->arena, (n ? n : 1) * sizeof *moves);
-
-    b->values = arena_alloc(&b->arena, (n ? n : 1) * sizeof *b->values);
-    b->n = n;
-    return b->values ? moves : NULL;
+    return batch_values(b, n) < 0 ? NULL : arena_zalloc(&b->arena, (n ? n : 1) * sizeof(struct tarn_move));
 }
 
 static int set_move(struct batch *b, struct tarn_move *moves, size_t i, PyObject *offset, PyObject *value)
@@ -131,16 +167,8 @@ static int set_notify(struct batch *b, PyObject *o, struct tarn_move_options *op
     PyObject *data = PyTuple_GET_ITEM(o, 1);
     if (!notify || args_u64(PyTuple_GET_ITEM(o, 0), "notify: tag", &notify->tag) < 0)
         return -1;
-    if (!PyObject_CheckBuffer(data))
-        return raise_type("notify: data", data, "bytes");
-    Py_buffer *view = batch_buffer(b, data, PyBUF_SIMPLE);
-    if (!view)
+    if (batch_bytes(b, data, "notify: data", TARN_NOTIFY_MAX, &notify->data, &notify->bytes) < 0)
         return -1;
-    if (view->len > TARN_NOTIFY_MAX)
-        return raise_why(TARN_E_INVALID, NULL, "notify: data of %zd bytes: give at most %d", view->len,
-                         TARN_NOTIFY_MAX);
-    notify->data = view->buf;
-    notify->bytes = (uint32_t)view->len;
     options->notify = notify;
     return 0;
 }
@@ -305,6 +333,7 @@ static PyMethodDef methods[] = {
      "fails. A write of [] only notifies. Also raises AuthError (the lease is for reading), and Again (the "
      "lender's\n"
      "queue is full; the bytes are in place)."},
+    {"_submit", (PyCFunction)(void (*)(void))submit_new, METH_VARARGS | METH_KEYWORDS | METH_CLASS, NULL},
     {"_submit_read", (PyCFunction)(void (*)(void))submit_read, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_submit_write", (PyCFunction)(void (*)(void))submit_write, METH_FASTCALL | METH_KEYWORDS, NULL},
     {0},

@@ -3,7 +3,7 @@
  * Window: memory of the caller's that other clients read and write.
  *
  *   lent --close(), the end of the with block, nobody refers to it--> closed      lib != NULL: lent
- *     \--its client ends-------------------------------------------> over         see window_is_over()
+ *     \--its client ends-------------------------------------------> over         see client_is_over()
  *
  * The batch keeps the memory until no peer can reach it any more. If that cannot be had when the object is
  * deallocated, the memory is never released.
@@ -11,9 +11,12 @@
  * libtarn frees a window's leases with it, and a lease must not be used while it is freed. So calls are
  * counted under the GIL: of the window and all its leases in window.calls, of one lease in lease.calls, too.
  * close() sets `closing`, which refuses new calls and ends those that wait within a slice, and
- * continues when none is left; recall() does the same for its lease by `recalling`.
+ * continues when none is left; recall() does the same for its lease by `recalling`. Receives (channel.c) are
+ * leases of libtarn's own in the window: close() cancels them, and lets none begin.
  */
 #include "window.h"
+
+#include "operation.h"
 
 #include <poll.h>
 #include <structmember.h>
@@ -49,11 +52,6 @@ void window_leave(struct window *w)
     client_leave(w->client);
 }
 
-bool window_is_over(const struct window *w)
-{
-    return !w->client->lib || w->client->generation != fork_generation();
-}
-
 uint64_t window_until(const struct window *w, uint32_t timeout_ms)
 {
     return now_ms() + (timeout_ms ? timeout_ms : w->client->timeout_ms);
@@ -80,6 +78,33 @@ int window_await_calls(const unsigned *calls, uint64_t until_ms, const char *wha
         if (PyErr_CheckSignals() < 0)
             return EXT_RAISED;
     }
+    return 0;
+}
+
+/* --- the client's list -------------------------------------------------------------------------- */
+
+static void enlist(struct window *w)
+{
+    w->next = w->client->windows;
+    if (w->next)
+        w->next->prev = w;
+    w->client->windows = w;
+}
+
+static void delist(struct window *w)
+{
+    *(w->prev ? &w->prev->next : &w->client->windows) = w->next;
+    if (w->next)
+        w->next->prev = w->prev;
+    w->prev = w->next = NULL;
+}
+
+int windows_check_receive(const struct operation *o)
+{
+    for (const struct window *w = o->client->windows; w; w = w->next)
+        if (w->closing && receives_into(o, w->base, w->nbytes))
+            return raise_code(TARN_E_CLOSED, NULL,
+                              "recv: the window over this memory is being closed: open another one");
     return 0;
 }
 
@@ -122,8 +147,10 @@ static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     w->client = (struct client *)client;
     batch_init(&w->batch, w->client, true);
     if (value_of(&w->batch, value, &v) == 0 && set_memory(w, &v) == 0 &&
-        call_plain(w->client, lend, w, 0, NULL) == 0)
+        call_plain(w->client, lend, w, 0, NULL) == 0) {
+        enlist(w);
         return (PyObject *)w;
+    }
     Py_DECREF(w);
     return NULL;
 }
@@ -156,11 +183,12 @@ static int withdraw(struct window *w, uint32_t timeout_ms)
         raise_code(TARN_E_BUSY, NULL, "window: another thread is closing it: wait for that");
         return TARN_E_BUSY;
     }
-    if (window_is_over(w)) {
+    if (client_is_over(c)) {
         client_await_end(c);
     } else {
         w->closing = true;
         client_hold(c);
+        receives_cancel(c, w->base, w->nbytes);
         rc = window_await_calls(&w->calls, until, "window");
         if (rc == 0)
             rc = close_lib(w, until);
@@ -170,6 +198,7 @@ static int withdraw(struct window *w, uint32_t timeout_ms)
     if (rc != 0)
         return rc;
     w->lib = NULL;
+    delist(w);
     leases_forget(w);
     return 0;
 }
@@ -223,6 +252,8 @@ static void window_dealloc(PyObject *self)
     PyErr_Fetch(&type, &value, &trace);
     if (withdraw(w, 0) == 0) /* else peers may still reach the memory */
         batch_free(&w->batch);
+    else
+        delist(w);
     PyErr_Restore(type, value, trace);
     Py_XDECREF(w->descriptor);
     Py_DECREF(w->client);
@@ -377,7 +408,8 @@ static PyMethodDef methods[] = {
     {"_notification", (PyCFunction)(void (*)(void))window_notification, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"close", (PyCFunction)(void (*)(void))window_close, METH_FASTCALL | METH_KEYWORDS,
      "close($self, timeout=None)\n--\n\n"
-     "Recalls all leases and releases the memory: no peer can reach it any more.\n\n"
+     "Recalls all leases, cancels receives into the memory, and releases it: no peer can reach it any "
+     "more.\n\n"
      "Raises Busy when a peer's process has not ended a transfer in time: then the window is as before, but "
      "for the\n"
      "leases that were recalled."},

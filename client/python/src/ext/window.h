@@ -15,8 +15,9 @@ struct window {
     uint64_t nbytes;
     unsigned calls; /* of it and its leases, that run now */
     bool closing;
-    struct lease *leases; /* newest first, without references */
-    PyObject *descriptor; /* of the lease of all of it; NULL: nobody has asked for one */
+    struct lease *leases;       /* newest first, without references */
+    struct window *prev, *next; /* in the client's list */
+    PyObject *descriptor;       /* of the lease of all of it; NULL: nobody has asked for one */
 };
 
 struct lease {
@@ -32,8 +33,9 @@ int window_enter(struct window *w);
 void window_leave(struct window *w);
 /* Closed, once close() of the window or the client has begun: calls that wait end early. */
 int window_check_open(const struct window *w);
-/* Has its client ended, and with it what the C library had of the window? Also in a child process. */
-bool window_is_over(const struct window *w);
+/* Closed, if a window that such a receive would need is being closed. */
+struct operation;
+int windows_check_receive(const struct operation *o);
 /* Waits until *calls is 0. 0, or libtarn's code or EXT_RAISED, with an exception: BUSY at the deadline. */
 int window_await_calls(const unsigned *calls, uint64_t until_ms, const char *what);
 /* timeout_ms, or the client's default if it is 0, from now on. */

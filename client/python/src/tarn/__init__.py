@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from . import _tarn
+from ._channels import Channel, Listener, Peer
 from ._client import Client
 from ._connector import Connector
 from ._errors import (
@@ -66,11 +67,11 @@ dtypes = _tarn.dtypes
 
 # Listed, since type checkers read it.
 __all__ = [
-    "Again", "AuthError", "BatchError", "Busy", "Canceled", "Client", "Closed", "ConfigError", "Connector", "Copy",
-    "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "InDoubt",
-    "Invalid", "Lease", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable",
-    "Notification", "ObjectInfo", "Operation", "Piece", "PoolInfo", "Protocol", "PutSession", "Reach", "Registration",
-    "SizeMismatch", "Stale", "SystemFailure", "TensorInfo", "TensorMismatch", "Timeout", "TooLarge", "Transport",
-    "Unavailable", "Unsupported", "VersionError", "Window", "WindowMemory", "dtypes", "error_of", "lib_version",
-    "transports",
+    "Again", "AuthError", "BatchError", "Busy", "Canceled", "Channel", "Client", "Closed", "ConfigError", "Connector",
+    "Copy", "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "InDoubt",
+    "Invalid", "Lease", "Listener", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable",
+    "Notification", "ObjectInfo", "Operation", "Peer", "Piece", "PoolInfo", "Protocol", "PutSession", "Reach",
+    "Registration", "SizeMismatch", "Stale", "SystemFailure", "TensorInfo", "TensorMismatch", "Timeout", "TooLarge",
+    "Transport", "Unavailable", "Unsupported", "VersionError", "Window", "WindowMemory", "dtypes", "error_of",
+    "lib_version", "transports",
 ]

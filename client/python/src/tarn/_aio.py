@@ -7,11 +7,12 @@ that others wait for; _deliver() wakes them. So any number of loops, in any numb
 from __future__ import annotations
 
 import os
-from typing import (TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union,
-                    overload)
+import select
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar,
+                    Union, overload)
 
 from . import _tarn
-from ._errors import Error, Invalid, Key, error_of
+from ._errors import Error, Invalid, Key, Timeout, error_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +24,7 @@ Pairs = Union[Mapping[Any, Any], Iterable[Tuple[Key, Any]]]
 GET, FETCH, GET_INFO = 0, 1, 2  # results of _submit_get()
 _NONE: Any = object()  # no value was given
 _A = TypeVar("_A", bound="Async")
+_T = TypeVar("_T")
 _FLYING_MAX = 64  # with more operations in flight, a submit drains first
 
 
@@ -50,7 +52,7 @@ class _Reader:
 class Async(_tarn.Client):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._futures: Dict[_tarn.Operation, "asyncio.Future[None]"] = {}
+        self._futures: Dict[Any, "asyncio.Future[None]"] = {}  # of operations, and of who waits for a channel
         self._readers: Dict[asyncio.AbstractEventLoop, _Reader] = {}
 
     # --- submit ---
@@ -92,7 +94,7 @@ class Async(_tarn.Client):
         for op in self._drain():
             self._tell(op)
 
-    def _tell(self, op: _tarn.Operation) -> None:
+    def _tell(self, op: Any) -> None:
         future = self._futures.pop(op, None)
         if future is None:
             return
@@ -155,6 +157,39 @@ class Async(_tarn.Client):
             op.cancel()
             raise
         return op.wait()
+
+    async def _first(self, fd: int, take: Callable[[], _T], timeout: Optional[float]) -> _T:
+        """What take() returns, which raises Timeout while there is nothing. `fd` is readable while there is something;
+        close() wakes those who wait, and take() raises Closed then."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        seconds = _tarn._seconds("timeout", timeout) or self.timeout
+        until = loop.time() + seconds
+        own = os.dup(fd)  # each task watches one of its own
+        look = select.poll()
+        look.register(own, select.POLLIN)
+        try:
+            while True:
+                ready = loop.create_future()
+                self._futures[ready] = ready
+                loop.add_reader(own, _wake, ready)
+                try:
+                    if not self.closed:  # else nobody wakes it
+                        await asyncio.wait([ready], timeout=max(until - loop.time(), 0))
+                finally:
+                    loop.remove_reader(own)
+                    self._futures.pop(ready, None)
+                late = loop.time() >= until
+                if not (late or self.closed or look.poll(0)):
+                    continue  # another one has taken it
+                try:
+                    return take()
+                except Timeout:
+                    if late:
+                        raise
+        finally:
+            os.close(own)
 
     @overload
     async def aput(self, key: Key, value: Any, *, dtype: Any = None, shape: Optional[Sequence[int]] = None,

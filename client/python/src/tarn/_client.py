@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Union, overload
 
-from . import _aio, _arrays, _bulk, _tarn, _windows
+from . import _aio, _arrays, _bulk, _channels, _tarn
 from ._errors import BatchError, Error, Key, error_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _TRIES = 8  # of a get, while its object is replaced by others of other sizes
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
-class Client(_bulk.Bulk, _windows.Windows):
+class Client(_bulk.Bulk, _channels.Channels):
     """A connection to the store; any number of threads may use it at once.
 
     uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
@@ -36,7 +36,8 @@ class Client(_bulk.Bulk, _windows.Windows):
     timeout     seconds: the deadline of calls without a timeout of their own
     workers     threads for submitted operations; 0: 2
     log         a logging.Logger, or None
-    listen      "host:port" where peers reach this client's windows; port 0: a free one; None: "127.0.0.1:0"
+    listen      "host:port" where peers reach this client's windows and channels; port 0: a free one; None:
+                "127.0.0.1:0"
 
     Raises DirectoryError, ConfigError, Unavailable. Every call may raise DirectoryError (Redis does not answer), Closed
     (after close()), Forked (in a child process) and TypeError (an argument of the wrong type). The asynchronous calls

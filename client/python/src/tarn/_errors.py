@@ -12,9 +12,9 @@ Key = Union[bytes, str]
 
 # A remedy begins with one of these words, or is a question.
 _ADVISES = re.compile(
-    r"(add|allow|ask|begin|call|cancel|close|convert|correct|count|do|drain|end|fill|get|give|grant|install|keep|look|"
-    r"make|move|name|open|pass|put|raise|read|record|release|remove|replace|reshape|run|see|set|size|start|stop|take|"
-    r"try|use|wait|wait\(\)|write) |.*\?$", re.DOTALL)
+    r"(add|allow|ask|begin|call|cancel|close|connect|convert|correct|count|do|drain|end|fill|get|give|grant|install|"
+    r"keep|look|make|move|name|open|pass|put|raise|read|receive|record|release|remove|replace|reshape|run|see|send|set|"
+    r"size|start|stop|take|try|use|wait|wait\(\)|write) |.*\?$", re.DOTALL)
 
 
 def _remedy_in(sentence: str) -> Optional[str]:
@@ -88,7 +88,12 @@ class Invalid(Error, ValueError, name="INVALID", remedy="correct the call, help(
 
 
 class SizeMismatch(Error, ValueError, name="SIZE", remedy="give a buffer of the object's size, which stat() tells"):
-    """The buffer and the object differ in size."""
+    """The buffer and the object differ in size.
+
+    nbytes  of a message that was longer than its receive: what was sent; a list for a list; None if it is not known
+    """
+
+    nbytes: Any = None
 
 
 class TensorMismatch(Error, ValueError, name="TENSOR_MISMATCH",
@@ -202,7 +207,9 @@ class BatchError(Error):
 
 
 # What sentences of libtarn name, and its name in Python.
-_NAMES = {": raise timeout_ms": ": raise timeout", "one with TARN_LEASE_WRITE": "one with write=True"}
+_NAMES = {": raise timeout_ms": ": raise timeout", "one with TARN_LEASE_WRITE": "one with write=True",
+          "(tarn_window_new)": "(Client.window())", "tarn_options.secret": "Client(secret=)",
+          "set tarn_options.listen to": "set Client(listen=) to", "tarn_channel_listen()": "Client.listen()"}
 
 
 def _text(code: int) -> str:

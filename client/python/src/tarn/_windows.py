@@ -99,6 +99,11 @@ class Windows(_aio.Async):
         """
         return Window(self, value)
 
+    async def areach(self, descriptor: str, *, timeout: Optional[float] = None) -> Reach:
+        """As reach(), for asyncio."""
+        reach: Reach = await self._finish(Reach._submit(self, descriptor, timeout))
+        return reach
+
     def reach(self, descriptor: str, *, timeout: Optional[float] = None) -> Reach:
         """Asks the lender of a lease, once, for what reads and writes of it need.
 
