@@ -12,7 +12,8 @@
 #include "tests/tcpx/child.h"
 #include "transport/tcpx/tcpx_dial.h"
 
-static const char *const faults[] = {NULL, "delay=3", "error=0.05", "stale=0.1", "drop=0.03", "refuse=0.3"};
+static const char *const faults[] = {NULL,        "delay=3",   "error=0.05", "stale=0.1",
+                                     "drop=0.03", "lose=0.05", "refuse=0.3"};
 enum { SETUP_MS = 20000, SLOW_MS = 150 };
 enum { ALL = sizeof(faults) / sizeof(*faults), FEW = 2, PLAIN = 1 };
 

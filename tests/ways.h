@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 }; /* WAY_TIMEOUT_MS includes connecting */
+enum { WAYS_MAX = 128, WAY_TIMEOUT_MS = 3000 }; /* WAY_TIMEOUT_MS includes connecting */
 
 struct way {
     const char *transport;

@@ -345,12 +345,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-static bool lends(const char *transport)
-{
-    return !strcmp(transport, "shm") || !strcmp(transport, "cuda_ipc") || !strcmp(transport, "tcp") ||
-           !strcmp(transport, "rdma");
-}
-
 static int serve(struct tarn_lender *l, const char *host)
 {
     const struct tarn_client *c = l->client;
@@ -366,7 +360,7 @@ static int serve(struct tarn_lender *l, const char *host)
     };
     char names[64] = "";
     for (int t = 0; t < c->ntransports; t++)
-        if (lends(c->transports[t]->name))
+        if (c->transports[t]->caps & TARN_CAP_WINDOWS)
             snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", names[0] ? "," : "",
                      c->transports[t]->name);
     if (!names[0])
