@@ -18,7 +18,9 @@
 #include <tarn/window.h>
 
 #include "client/client.h"
+#include "client/health.h"
 #include "client/window/lender.h"
+#include "client/window/reach.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/transports.h"
 #include "tests/window_pair.h"
@@ -681,6 +683,40 @@ static void connections_that_break(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* A lender that one call found gone is asked at once. Others wait for its answer. */
+static void a_lender_that_was_set_aside(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
+    for (int i = 0; i < 5; i++) {
+        tarn_peer_node_aside(r->lender, TARN_GONE, "the test says so");
+        p->own[0] = (unsigned char)i;
+        assert_int_equal(window_move(r, true, p->own, 100, 0), 0);
+        assert_int_equal(p->memory[0], i);
+        tarn_peer_node_aside(r->lender, TARN_GONE, "the test says so");
+        assert_int_equal(window_move(r, false, p->own, 100, 0), 0);
+    }
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void a_reach_outlives_its_client(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l), *freed = window_reach(p, l);
+    assert_int_equal(window_move(r, true, p->own, 100, 0), 0);
+    tarn_reach_free(freed);
+    tarn_close(p->peer);
+    p->peer = NULL;
+    assert_null(r->client);
+    assert_null(r->lender);
+    assert_int_equal(window_move(r, false, p->own, 100, 0), TARN_E_INVALID);
+    tarn_reach_free(r);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
 static void the_lender_is_gone(void **state)
 {
     struct window_pair *p = *state;
@@ -728,6 +764,8 @@ static void skipped(void **state)
     T(a_recall_ends_those_who_expect) \
     T(windows_come_and_go) \
     T(connections_that_break) \
+    T(a_lender_that_was_set_aside) \
+    T(a_reach_outlives_its_client) \
     T(the_lender_is_gone)
 #define HOST_TESTS(T) T(closed_windows_are_unmapped)
 #define TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
