@@ -30,8 +30,8 @@ struct object {
     uint64_t at, room; /* its place in the window: the runs and the gaps between them */
     struct part *parts;
     uint32_t nparts;
-    struct tarn_lease *lease;
-    char key[KEY]; /* "": none */
+    struct tarn_lease *lease; /* NULL: recalled */
+    char key[KEY];            /* "": none */
 };
 
 static struct {
@@ -119,6 +119,24 @@ static int holds(const struct object *o, uint64_t offset, uint64_t bytes, const 
                            o->id, offset, bytes, version, key);
 }
 
+/* Is each byte of that version, or of the next? */
+static int shows(const struct object *o, const char *key, uint64_t version)
+{
+    uint8_t *got = malloc(o->bytes + 1), *want = malloc(o->bytes + 1), *next = malloc(o->bytes + 1);
+    uint64_t i = 0;
+    copy_parts(o, 0, got, o->bytes, false);
+    content_fill(want, o->bytes, key, version);
+    content_fill(next, o->bytes, key, version + 1);
+    while (i < o->bytes && (got[i] == want[i] || got[i] == next[i]))
+        i++;
+    free(got), free(want), free(next);
+    return i == o->bytes ? 0
+                         : tarn_fail(TARN_E_PROTOCOL,
+                                     "lease %" PRIu64 ": byte %" PRIu64 " is not of version %" PRIu64
+                                     " of %s, which was written",
+                                     o->id, i, version, key);
+}
+
 /* --- leases ------------------------------------------------------------------------------------- */
 
 /* The lowest place with that much room. */
@@ -203,10 +221,18 @@ static int not_there(void)
     return tarn_fail(TARN_E_NOT_FOUND, "the lender has no such lease");
 }
 
+static int end(struct object *o)
+{
+    int rc = o->lease ? tarn_recall(o->lease, 0) : 0;
+    if (!rc)
+        o->lease = NULL;
+    return rc;
+}
+
 static int recall(struct object *o)
 {
     struct object **link = &lender.objects;
-    int rc = tarn_recall(o->lease, 0);
+    int rc = end(o);
     if (rc)
         return rc;
     rc = check_idle(o->at, o->room, o);
@@ -298,6 +324,20 @@ static int command_holds(char **w, char *rest)
     return o ? holds(o, number(w[1]), number(w[2]), w[3], number(w[4])) : not_there();
 }
 
+static int command_end(char **w, char *rest)
+{
+    struct object *o = by_id(number(w[0]));
+    (void)rest;
+    return o ? end(o) : not_there();
+}
+
+static int command_shows(char **w, char *rest)
+{
+    const struct object *o = by_id(number(w[0]));
+    (void)rest;
+    return o ? shows(o, w[1], number(w[2])) : not_there();
+}
+
 static int command_enough(char **w, char *rest)
 {
     (void)rest;
@@ -357,7 +397,8 @@ static const struct {
 } commands[] = {
     {"LEASE", command_lease, 3},   {"NAME", command_name, 2},     {"LOOK", command_look, 1},
     {"REMOVE", command_remove, 1}, {"RECALL", command_recall, 1}, {"HOLDS", command_holds, 5},
-    {"NEXT", command_next, 2},     {"ENOUGH", command_enough, 1}, {"RESET", command_reset, 0},
+    {"END", command_end, 1},       {"SHOWS", command_shows, 3},   {"NEXT", command_next, 2},
+    {"ENOUGH", command_enough, 1}, {"RESET", command_reset, 0},
 };
 
 static int obey(char *text, char *rest)

@@ -6,8 +6,10 @@
  *   LEASE bytes runs r|rw [key version]   -> id descriptor   of `runs` runs (0: a few), filled if there is a
  * key NAME id key                           the key means that lease; the one that it meant is recalled LOOK
  * key                              -> id bytes descriptor, or NOT_FOUND REMOVE key recalls what it means
- *   RECALL id
+ *   END id                                recalls it, but keeps its memory as it is
+ *   RECALL id                             recalls it, if need be, and gives its memory back
  *   HOLDS id offset bytes key version     are those bytes of the lease this content? else PROTOCOL
+ *   SHOWS id key version                  is each byte of that version or the next? else PROTOCOL
  *   NEXT round ms                         -> tag   takes a notification and looks at the bytes that its data,
  *                                         "offset bytes", names: version `tag` of "told"; else PROTOCOL
  *   ENOUGH round                          a NEXT of that round ends once nothing waits to be taken

@@ -230,6 +230,29 @@ static bool refused(struct place *p, int rc, int want)
     return rc == want || (rc != 0 && forgivable(p, rc));
 }
 
+/* A client that has been told only how to read has another lease of the window, which may be written. */
+static void token_for_reading(struct place *p, const struct range *all)
+{
+    struct place reader = {.seed = p->seed, .fix = p->fix};
+    place_open(&reader, p->way, p->fix->redis->url, p->fix->lender);
+    struct granted shown = grant(&reader, 1000, 0, "r", "shown", 1);
+    struct granted theirs = grant(p, 50000, 0, "rw", "theirs", 1);
+    struct tarn_descriptor forged, own;
+    struct tarn_reach *r;
+    char text[TARN_DESCRIPTOR_MAX];
+    assert_int_equal(tarn_descriptor_parse(theirs.descriptor, &forged), 0);
+    assert_int_equal(tarn_descriptor_parse(shown.descriptor, &own), 0);
+    memcpy(forged.token, own.token, sizeof forged.token);
+    assert_int_equal(tarn_descriptor_format(&forged, text), 0);
+    assert_int_equal(tarn_reach(reader.client, text, 0, &r), 0);
+    r->write = true;
+    assert_int_not_equal(move_once(&reader, r, true, all, NULL), 0);
+    expect_held(p, &theirs, 50000, "theirs", 1);
+    tarn_reach_free(r);
+    take_back(p, &theirs), take_back(&reader, &shown);
+    place_close(&reader);
+}
+
 /* Neither by a writer that asks, nor by one that claims that it may. */
 void lease_for_reading_is_not_written(struct place *p)
 {
@@ -246,6 +269,7 @@ void lease_for_reading_is_not_written(struct place *p)
     assert_true(refused(p, move_once(p, g.reach, true, &(struct range){0}, &tell), TARN_E_AUTH));
     g.reach->write = false;
     expect_held(p, &g, TOTAL, "read-only", 1);
+    token_for_reading(p, &all);
     free(other);
     take_back(p, &g);
 }
@@ -307,44 +331,66 @@ void nothing_goes_after_a_recall(struct place *p)
 /* What the threads of a round share. */
 struct round {
     struct granted g;
-    uint64_t number, bytes;
+    uint64_t bytes;
     bool write;
-    atomic_int begun, stale; /* transfers */
-    atomic_bool over;        /* the lease was recalled */
+    _Atomic uint64_t version; /* that the lease has; written: the last of which the writer knows */
+    atomic_int begun, stale;  /* transfers */
+    atomic_bool over;         /* the lease was recalled */
 };
 
-/* Moves all of the lease until it was recalled, and then once more. */
-static void *move_on(void *arg)
+static int move_all(struct thread *t, struct round *r, uint8_t *data)
 {
-    struct thread *t = arg;
-    struct round *r = t->arg;
-    uint8_t *want = made(r->bytes, "round", r->number), *got = malloc(r->bytes);
-    for (bool over = false; !over;) {
-        over = atomic_load(&r->over);
-        memcpy(got, want, r->bytes);
-        if (!r->write)
-            memset(got, 0, r->bytes);
-        const struct tarn_piece piece = {.addr = got, .bytes = r->bytes};
-        atomic_fetch_add(&r->begun, 1);
-        int rc = move_once(&t->place, r->g.reach, r->write, &(struct range){&piece, 1, 0}, NULL);
-        atomic_fetch_add(&r->stale, rc == TARN_E_STALE);
-        expect(rc == 0 || rc == TARN_E_STALE || forgivable(&t->place, rc), "transfer: %s", tarn_last_error());
-        expect(rc != 0 || memcmp(got, want, r->bytes) == 0, "a read has brought other bytes");
-        expect(rc != 0 || !over, "a transfer has ended well after the recall");
-        t->hits += rc == 0;
-    }
-    free(want), free(got);
-    return NULL;
+    const struct tarn_piece piece = {.addr = data, .bytes = r->bytes};
+    atomic_fetch_add(&r->begun, 1);
+    int rc = move_once(&t->place, r->g.reach, r->write, &(struct range){&piece, 1, 0}, NULL);
+    atomic_fetch_add(&r->stale, rc == TARN_E_STALE);
+    expect(rc == 0 || rc == TARN_E_STALE || forgivable(&t->place, rc), "transfer: %s", tarn_last_error());
+    t->hits += rc == 0;
+    return rc;
 }
 
-static void *recall_soon(void *arg)
+/* Reads all of the lease until it was recalled, and then once more. */
+static void read_on(struct thread *t, struct round *r)
 {
-    struct thread *t = arg;
-    struct round *r = t->arg;
+    uint8_t *want = made(r->bytes, "round", atomic_load(&r->version)), *got = malloc(r->bytes);
+    for (bool over = false; !over;) {
+        over = atomic_load(&r->over);
+        memset(got, 0, r->bytes);
+        int rc = move_all(t, r, got);
+        expect(rc != 0 || memcmp(got, want, r->bytes) == 0, "a read has brought other bytes");
+        expect(rc != 0 || !over, "a read has ended well after the recall");
+    }
+    free(want), free(got);
+}
+
+/* Writes version after version until it was recalled, or a write is in doubt, and then once more. */
+static void write_on(struct thread *t, struct round *r)
+{
+    int rc = 0;
+    while (rc == 0) {
+        uint64_t next = atomic_load(&r->version) + 1;
+        uint8_t *own = made(r->bytes, "round", next);
+        rc = move_all(t, r, own);
+        if (rc == 0)
+            atomic_store(&r->version, next);
+        free(own);
+    }
+    while (!atomic_load(&r->over)) {
+        atomic_fetch_add(&r->begun, 1);
+        harness_pause();
+    }
+    uint8_t *late = made(r->bytes, "late", 0);
+    expect(move_all(t, r, late) != 0, "a write has ended well after the recall");
+    free(late);
+}
+
+static void *recall_soon(struct thread *t, struct round *r)
+{
     int after = 1 + (int)rnd(&t->place, 8);
     while (atomic_load(&r->begun) < after)
         harness_pause();
-    recall(&t->place, &r->g);
+    int rc = lender_ask(leases_path(t->place.leases), NULL, "END %" PRIu64, r->g.id);
+    expect(rc == 0, "recall: %s", tarn_last_error());
     atomic_store(&r->over, true);
     return NULL;
 }
@@ -352,23 +398,32 @@ static void *recall_soon(void *arg)
 static void *mover_or_lender(void *arg)
 {
     struct thread *t = arg;
-    return t->number ? move_on(arg) : recall_soon(arg);
+    struct round *r = t->arg;
+    if (t->number == 0)
+        return recall_soon(t, r);
+    if (r->write)
+        write_on(t, r);
+    else
+        read_on(t, r);
+    return NULL;
 }
 
-/* The lender looks at the memory when it is leased again, and at the end: no byte may have come late. */
+/* What was written under the lease, and no more, is there after its end: a write that has ended well as a
+ * whole, one that has failed in part. */
 static void recalled_under(struct place *p, bool write)
 {
-    enum { ROUNDS = 8, MOVERS = 2 };
+    enum { ROUNDS = 8, READERS = 2 };
     int well = 0, stale = 0;
-    for (uint64_t i = 0; i < ROUNDS; i++) {
-        struct round r = {.number = i, .bytes = 2 * MIB + rnd(p, MIB), .write = write};
-        r.g = grant(p, r.bytes, 0, "rw", "round", i);
-        well += in_threads(p, 1 + MOVERS, mover_or_lender, &r);
+    for (uint64_t i = 0; i < ROUNDS || stale == 0 || well == 0; i++) {
+        struct round r = {.version = i << 20, .bytes = 2 * MIB + rnd(p, MIB), .write = write};
+        r.g = grant(p, r.bytes, 0, "rw", "round", r.version);
+        well += in_threads(p, 1 + (write ? 1 : READERS), mover_or_lender, &r);
         stale += atomic_load(&r.stale);
-        tarn_reach_free(r.g.reach);
+        int rc = lender_ask(leases_path(p->leases), NULL, "SHOWS %" PRIu64 " round %" PRIu64, r.g.id,
+                            atomic_load(&r.version));
+        expect(rc == 0, "%s", tarn_last_error());
+        take_back(p, &r.g);
     }
-    assert_true(well > 0);
-    assert_true(stale > 0);
 }
 
 void recalled_under_readers(struct place *p)
