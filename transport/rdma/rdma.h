@@ -19,7 +19,8 @@
 #include "transport/transport.h"
 
 enum {
-    TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS | TARN_CAP_KEYS | TARN_CAP_WINDOWS
+    TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS |
+                     TARN_CAP_KEYS | TARN_CAP_WINDOWS
 };
 
 extern const struct tarn_transport_ops tarn_rdma_ops;
