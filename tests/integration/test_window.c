@@ -701,6 +701,30 @@ static void a_lender_that_was_set_aside(void **state)
     assert_int_equal(tarn_recall(l, 0), 0);
 }
 
+/* Three of ten tries break the connection: of ten reads not even one breaks it twice. */
+static void reads_are_tried_once_more(void **state)
+{
+    enum { READS = 200, MOST = READS / 5 };
+    struct window_pair *p = *state;
+    const struct tarn_options o = {.transports = p->shared ? "shm" : "tcp"};
+    struct tarn_client *c = client_open_faulty(p->w->redis->url, o, "shm:error=0.3;tcp:error=0.3");
+    struct tarn_lease *l = window_lease(p, NULL, 0, 0);
+    struct tarn_reach *r;
+    char text[TARN_DESCRIPTOR_MAX];
+    int failed = 0;
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(tarn_reach(c, text, 0, &r), 0);
+    for (int i = 0; i < READS; i++) {
+        int rc = window_move(r, false, p->own, 100, 0);
+        assert_true(rc == 0 || rc == TARN_E_NODE_DOWN);
+        failed += rc != 0;
+    }
+    assert_in_range(failed, 0, MOST);
+    tarn_reach_free(r);
+    tarn_close(c);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
 static void a_reach_outlives_its_client(void **state)
 {
     struct window_pair *p = *state;
@@ -767,7 +791,7 @@ static void skipped(void **state)
     T(a_lender_that_was_set_aside) \
     T(a_reach_outlives_its_client) \
     T(the_lender_is_gone)
-#define HOST_TESTS(T) T(closed_windows_are_unmapped)
+#define HOST_TESTS(T) T(closed_windows_are_unmapped) T(reads_are_tried_once_more)
 #define TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
 #define SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
 #define GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
