@@ -31,6 +31,7 @@
 
 struct tarn_cache;
 struct tarn_lender;
+struct tarn_reach;
 struct tarn_owed_command;
 struct tarn_mr;
 struct tarn_ops_queue;
@@ -108,6 +109,7 @@ struct tarn_client {
 
     pthread_rwlock_t nodes_lock;
     struct tarn_peer_node *nodes; /* by (id, epoch) */
+    struct tarn_reach *reaches;   /* all that have not been freed */
     uint64_t pass;                /* counts refreshes of the node table */
     _Atomic uint64_t refreshed_ns;
     pthread_mutex_t refresh_lock; /* one refresh at a time; others wait for it */

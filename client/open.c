@@ -18,6 +18,7 @@
 #include "client/retire.h"
 #include "client/setting.h"
 #include "client/window/lender.h"
+#include "client/window/reach.h"
 #include "metadata/records.h"
 #include "transport/faulty/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
@@ -176,6 +177,7 @@ void tarn_close(struct tarn_client *c)
     tarn_monitor_stop(c);
     tarn_ops_free(c);
     tarn_lender_stop(c->lender);
+    tarn_reaches_leave(c);
     nodes_free(c);
     for (int t = 0; t < c->ntransports; t++)
         c->transports[t]->local_close(c->locals[t]);

@@ -10,9 +10,11 @@
 #include "tests/harness.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/tcpx/child.h"
+#include "tests/transports.h"
 #include "transport/tcpx/tcpx_dial.h"
 
-static const char *const faults[] = {NULL, "delay=3", "error=0.05", "stale=0.1", "drop=0.03", "refuse=0.3"};
+static const char *const faults[] = {NULL,        "delay=3",   "error=0.05", "stale=0.1",
+                                     "drop=0.03", "lose=0.05", "refuse=0.3"};
 enum { SETUP_MS = 20000, SLOW_MS = 150 };
 enum { ALL = sizeof(faults) / sizeof(*faults), FEW = 2, PLAIN = 1 };
 
@@ -22,26 +24,35 @@ static void name_way(struct way *w)
     if (w->device > 0)
         snprintf(number, sizeof(number), "%d", w->device);
     if (w->gpu_pool || w->device >= 0)
-        snprintf(memory, sizeof(memory), " %s-pool %s%s-memory", w->gpu_pool ? "gpu" : "cpu",
-                 w->device < 0 ? "host" : "gpu", number);
+        snprintf(memory, sizeof(memory), " %s-%s %s%s-memory", w->gpu_pool ? "gpu" : "cpu",
+                 w->window ? "window" : "pool", w->device < 0 ? "host" : "gpu", number);
+    else if (w->window)
+        snprintf(memory, sizeof(memory), " window");
     snprintf(w->name, sizeof(w->name), "%s%s%s%s", w->transport, memory, w->faults ? " " : "",
              w->faults ? strchr(w->faults, ':') + 1 : "");
 }
 
+/* What ways have in common. */
+struct kind {
+    const char *transport;
+    bool window, gpu; /* gpu: the pool or window is */
+};
+
 /* Adds this way without faults and with the first ones of `faults`: nfaults ways in all. */
-static void add(struct way *w, const char *transport, bool gpu_pool, int device, int nfaults)
+static void add(struct way *w, const struct kind *k, int device, int nfaults)
 {
     char *text;
     while (w->transport)
         w++;
     for (int i = 0; i < nfaults; i++, w++) {
-        *w = (struct way){.transport = strdup(transport),
+        *w = (struct way){.transport = strdup(k->transport),
                           .timeout_ms = WAY_TIMEOUT_MS,
-                          .gpu_pool = gpu_pool,
+                          .window = k->window,
+                          .gpu_pool = k->gpu,
                           .device = device};
         assert_non_null(w->transport);
         if (faults[i]) {
-            assert_true(asprintf(&text, "%s:%s", transport, faults[i]) > 0);
+            assert_true(asprintf(&text, "%s:%s", k->transport, faults[i]) > 0);
             w->faults = text;
             if (strncmp(faults[i], "drop", 4) == 0)
                 w->timeout_ms = 300;
@@ -59,6 +70,45 @@ static void add_missing(struct way *w, const char *name, const char *why)
     snprintf(w->name, sizeof(w->name), "%s", name);
 }
 
+/* Pools, of the host and of GPUs. */
+static void add_pools(struct way *list, const char *name)
+{
+    const struct kind cpu = {.transport = name}, gpu = {.transport = name, .gpu = true};
+    bool is_ipc = strcmp(name, "cuda_ipc") == 0, is_tcpx = strcmp(name, "tcpx") == 0;
+    if (!is_ipc)
+        add(list, &cpu, -1, ALL);
+    if (!is_ipc && ((strcmp(name, "tcp") && !is_tcpx) || devices_there() == 0))
+        return;
+    bool slow = is_tcpx && !tarn_standin_fail;
+    if (slow)
+        add_missing(list, "tcpx with faults over real GPUs",
+                    "the fixture's copies take minutes there; make check-standin has them");
+    add(list, &gpu, 0, slow ? PLAIN : ALL);
+    add(list, &gpu, -1, slow ? PLAIN : FEW);
+    add(list, &cpu, 0, slow ? PLAIN : FEW);
+    if (devices_there() > 1)
+        add(list, &gpu, 1, slow ? PLAIN : FEW);
+}
+
+/* Windows: only cuda_ipc lends those of a GPU, and nothing else. */
+static void add_windows(struct way *list, const char *name)
+{
+    const struct kind cpu = {.transport = name, .window = true};
+    const struct kind gpu = {.transport = name, .window = true, .gpu = true};
+    if (!(find_transport(name)->caps & TARN_CAP_WINDOWS))
+        return;
+    if (strcmp(name, "cuda_ipc")) {
+        add(list, &cpu, -1, ALL);
+        if (!strcmp(name, "tcp") && devices_there() > 0)
+            add(list, &cpu, 0, FEW);
+        return;
+    }
+    add(list, &gpu, 0, ALL);
+    add(list, &gpu, -1, FEW);
+    if (devices_there() > 1)
+        add(list, &gpu, 1, FEW);
+}
+
 static int add_transport(void *arg, const char *name, const char *why)
 {
     struct way *list = arg;
@@ -66,19 +116,8 @@ static int add_transport(void *arg, const char *name, const char *why)
         add_missing(list, name, why);
         return 0;
     }
-    if (strcmp(name, "cuda_ipc"))
-        add(list, name, false, -1, ALL);
-    if (strcmp(name, "cuda_ipc") && ((strcmp(name, "tcp") && strcmp(name, "tcpx")) || devices_there() == 0))
-        return 0;
-    bool slow = strcmp(name, "tcpx") == 0 && !tarn_standin_fail;
-    if (slow)
-        add_missing(list, "tcpx with faults over real GPUs",
-                    "the fixture's copies take minutes there; make check-standin has them");
-    add(list, name, true, 0, slow ? PLAIN : ALL);
-    add(list, name, true, -1, slow ? PLAIN : FEW);
-    add(list, name, false, 0, slow ? PLAIN : FEW);
-    if (devices_there() > 1)
-        add(list, name, true, 1, slow ? PLAIN : FEW);
+    add_pools(list, name);
+    add_windows(list, name);
     return 0;
 }
 

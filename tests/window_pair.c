@@ -11,6 +11,7 @@
 
 #include "client/window/lender.h"
 #include "tests/standin/cuda_standin.h"
+#include "tests/transports.h"
 #include "transport/cuda/cuda.h"
 
 static void take_gpu_memory(struct window_pair *p)
@@ -157,4 +158,26 @@ uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r)
         sent += rc == 0;
         assert_true(sent < 100000 && harness_now_ms() < until);
     }
+}
+
+static void skipped(void **state)
+{
+    (void)state;
+    find_transport("rdma")->probe();
+    harness_skip("rdma", tarn_last_error());
+}
+
+static int run(const char *name, const struct CMUnitTest *tests, size_t n)
+{
+    return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+}
+
+int window_run(int argc, char **argv, const struct CMUnitTest *here, size_t nhere,
+               const struct CMUnitTest *gpu, size_t ngpu, const struct CMUnitTest *rdma, size_t nrdma)
+{
+    const struct CMUnitTest no_rdma[] = {cmocka_unit_test(skipped)};
+    int failed = argc > 1 && !strcmp(argv[1], "rdma") ? 0 : run("here", here, nhere);
+    if (tarn_standin_reach && argc == 1)
+        failed += run("gpu", gpu, ngpu);
+    return failed + (find_transport("rdma")->probe() ? run("no rdma", no_rdma, 1) : run("rdma", rdma, nrdma));
 }

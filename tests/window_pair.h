@@ -28,6 +28,19 @@ int window_start_gpu(void **state);
 int window_start_gpu_tcp(void **state);
 int window_stop(void **state);
 
+#define WINDOW_TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
+#define WINDOW_SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
+#define WINDOW_GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
+#define WINDOW_GPU_TCP(test) {"tcp, memory of a GPU: " #test, test, window_start_gpu_tcp, window_stop, NULL},
+#define WINDOW_RDMA(test) {"rdma: " #test, test, window_start_rdma, window_stop, NULL},
+#define WINDOW_COUNT(_tests) (sizeof(_tests) / sizeof(_tests)[0])
+
+struct CMUnitTest;
+/* Runs tests within the host, over GPUs that are played, and over RDMA devices, where there are any. The
+ * argument "rdma": the last of these alone. Returns how many failed. */
+int window_run(int argc, char **argv, const struct CMUnitTest *here, size_t nhere,
+               const struct CMUnitTest *gpu, size_t ngpu, const struct CMUnitTest *rdma, size_t nrdma);
+
 /* The runs of the pair's window, or all of it with n 0. */
 struct tarn_lease *window_lease(const struct window_pair *p, const struct tarn_run *runs, uint32_t n,
                                 uint32_t flags);

@@ -63,7 +63,8 @@ enum {
     /* Peers write to windows with keys, and compare nothing. Each lease is entered, and recalls of leases
      * that somebody has entered make the keys void. */
     TARN_CAP_KEYS = 1 << 9,
-    TARN_CAP_NOTIFY = 1 << 10, /* put() sees to tarn_work.notify */
+    TARN_CAP_NOTIFY = 1 << 10,  /* put() sees to tarn_work.notify */
+    TARN_CAP_WINDOWS = 1 << 11, /* clients lend windows by it */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */

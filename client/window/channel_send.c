@@ -7,7 +7,6 @@
 #include <utlist.h>
 
 #include "base/clock.h"
-#include "client/health.h"
 #include "client/window/channel_ask.h"
 #include "client/window/move.h"
 #include "transport/seen.h"
@@ -104,11 +103,7 @@ static int write_items(const struct tarn_channel_call *k, const struct tarn_anno
 static int send_large(const struct tarn_channel_call *k, const struct tarn_announcement *a,
                       uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    struct tarn_peer_node *node = k->channel->node;
     struct tarn_reason why;
-    if (atomic_load(&node->health) !=
-        TARN_UP) /* a connection broke: the keeper looks what became of the peer */
-        tarn_peer_node_settled(node, deadline_ns, cancel);
     tarn_reason_keep(&why, write_items(k, a, deadline_ns, cancel));
     if (!why.code)
         return deliver(k, a, "written", deadline_ns, cancel);

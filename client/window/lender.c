@@ -344,12 +344,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-static bool lends(const char *transport)
-{
-    return !strcmp(transport, "shm") || !strcmp(transport, "cuda_ipc") || !strcmp(transport, "tcp") ||
-           !strcmp(transport, "rdma");
-}
-
 static void watched(void *arg, int events)
 {
     const struct tarn_lender_watch *w = arg;
@@ -382,7 +376,7 @@ static int serve(struct tarn_lender *l, const char *host)
     char names[64] = "";
     s.guard.watch = guard_watch;
     for (int t = 0; t < c->ntransports; t++)
-        if (lends(c->transports[t]->name))
+        if (c->transports[t]->caps & TARN_CAP_WINDOWS)
             snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", names[0] ? "," : "",
                      c->transports[t]->name);
     if (!names[0])

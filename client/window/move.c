@@ -2,8 +2,9 @@
 /*
  * Reads and writes of a lease: one flight over the links to its lender.
  *
- * A read that fails on the way is tried again, by the next transport if need be. A write is not, once a link
- * has taken it: bytes of the first try might arrive behind those of a later write, and replace them.
+ * A read that fails on the way is tried again, by the next transport if need be, or once more when the lender
+ * still answers. A write is not, once a link has taken it: bytes of the first try might arrive behind those
+ * of a later write, and replace them.
  */
 #include "client/window/move.h"
 
@@ -28,7 +29,8 @@ struct job {
     struct tarn_way way;
     uint64_t tried; /* as in struct tarn_choice */
     bool flying;
-    bool again; /* the token was shown again */
+    bool again;   /* the token was shown again */
+    bool revived; /* it is tried once more, since the lender still answers */
 };
 
 struct batch {
@@ -98,9 +100,17 @@ static bool carries(const struct batch *b, const struct job *j)
     return b->notify && !b->why.code && j == &b->jobs[b->n - 1] && (j->way.side->ops->caps & TARN_CAP_NOTIFY);
 }
 
+/* Waits for the keeper's word on a lender that has just failed. */
+static bool answers(const struct batch *b)
+{
+    struct tarn_peer_node *lender = b->reach->lender;
+    return atomic_load(&lender->health) == TARN_UP ||
+           tarn_peer_node_settled(lender, b->deadline_ns, b->cancel);
+}
+
 static void post(struct batch *b, struct job *j)
 {
-    while (choose(b, j)) {
+    while (answers(b) && choose(b, j)) {
         j->x.work.notify = carries(b, j) ? b->notify : NULL;
         int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, tarn_now_ns(), UINT64_MAX);
         j->flying = rc == 0;
@@ -145,8 +155,9 @@ static void broken(struct batch *b, struct job *j)
     bool other = tarn_link_lost(j->way.side, b->reach->window, j->x.work.gpu, why.text);
     if (!other)
         tarn_peer_node_failed(b->reach->lender, why.code, why.text, 0);
-    if (other && !b->write) {
-        j->tried |= tarn_way_bit(&j->way);
+    if (!b->write && (other || (!j->revived && answers(b)))) {
+        j->revived |= !other;
+        j->tried |= other ? tarn_way_bit(&j->way) : 0;
         post(b, j);
         return;
     }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/text.h"
 #include "client/check.h"
@@ -39,6 +40,47 @@ struct tarn_peer_node *tarn_lender_node(struct tarn_client *c, const struct tarn
     }
     pthread_mutex_unlock(&node->lock);
     return node;
+}
+
+/* --- reaches ------------------------------------------------------------------------------------ */
+
+static struct tarn_reach *reach_new(struct tarn_client *c, struct tarn_peer_node *lender)
+{
+    struct tarn_reach *r = lender ? calloc(1, sizeof(*r)) : NULL;
+    if (!r)
+        return NULL;
+    pthread_mutex_init(&r->known.lock, NULL);
+    r->client = c;
+    r->lender = lender;
+    pthread_rwlock_wrlock(&c->nodes_lock);
+    DL_APPEND(c->reaches, r);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return r;
+}
+
+void tarn_reaches_leave(struct tarn_client *c)
+{
+    struct tarn_reach *r, *next;
+    DL_FOREACH_SAFE(c->reaches, r, next)
+    {
+        r->client = NULL;
+        r->lender = NULL;
+    }
+    c->reaches = NULL;
+}
+
+/* After the client's end its session, and all that it has entered, is over. */
+static void leave(struct tarn_reach *r)
+{
+    struct tarn_client *c = r->client;
+    if (!c)
+        return;
+    pthread_rwlock_wrlock(&c->nodes_lock);
+    DL_DELETE(c->reaches, r);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    if (!atomic_load(&r->doubt))
+        tarn_link_leave(r->lender, &r->known,
+                        &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
 }
 
 /* --- the answer to REACH ------------------------------------------------------------------------ */
@@ -126,12 +168,9 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
 int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
                     redisReply *const *told, size_t n, struct tarn_reach **r_p)
 {
-    struct tarn_reach *r = calloc(1, sizeof(*r));
+    struct tarn_reach *r = reach_new(c, lender);
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
-    pthread_mutex_init(&r->known.lock, NULL);
-    r->client = c;
-    r->lender = lender;
     r->window = r->descriptor.window = lease->window;
     r->slot = r->descriptor.slot = lease->slot;
     r->gen = r->descriptor.gen = lease->gen;
@@ -212,13 +251,9 @@ static int run(struct tarn_client *c, const char *text, uint64_t deadline_ns, st
         rc = check_ns(c, &d);
     if (rc)
         return rc;
-    struct tarn_reach *r = calloc(1, sizeof(*r));
-    if (!r || !(r->lender = tarn_lender_node(c, &d))) {
-        free(r);
+    struct tarn_reach *r = reach_new(c, tarn_lender_node(c, &d));
+    if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
-    }
-    pthread_mutex_init(&r->known.lock, NULL);
-    r->client = c;
     r->descriptor = d;
     r->window = d.window;
     r->slot = d.slot;
@@ -278,9 +313,7 @@ void tarn_reach_free(struct tarn_reach *r)
 {
     if (!r)
         return;
-    if (!atomic_load(&r->doubt))
-        tarn_link_leave(r->lender, &r->known,
-                        &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
+    leave(r);
     tarn_runs_free(&r->known.lease.runs);
     pthread_mutex_destroy(&r->known.lock);
     free(r);

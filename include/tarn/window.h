@@ -140,7 +140,8 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
  * *r_p is set. */
 int tarn_submit_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, uint64_t cookie,
                       struct tarn_reach **r_p, tarn_op *op_p);
-/* No transfer may be under way. NULL is allowed. */
+/* No transfer may be under way. NULL is allowed. After tarn_close() reaches may still be freed, but nothing
+ * else. */
 void tarn_reach_free(struct tarn_reach *r);
 /* The lease's bytes. */
 uint64_t tarn_reach_bytes(const struct tarn_reach *r);

@@ -2,7 +2,8 @@
 /*
  * The conformance suite: the same cases over every usable transport, alone and under injected faults, between
  * the node, this process and a second client process, and with every kind of memory that the transport
- * supports at the node and here. A transport is complete when it passes.
+ * supports at the node and here. Transports that lend windows run them over those, too: leases of a lender's
+ * process in the place of a node's objects. A transport is complete when it passes.
  *
  * Every case follows two rules. An operation ends within its deadline (plus slack for a busy machine). A
  * status of 0 means that the bytes are right. Without faults the status must be 0. Under faults, any error
@@ -17,261 +18,83 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/text.h"
-#include "tests/device.h"
-#include "tests/ways.h"
-#include "tests/world.h"
+#include "tests/conformance/lender.h"
+#include "tests/conformance/windows.h"
 
-#define SLACK_MS 5000
-#define TRIES 400
 #define VERSION_MS 10  /* how long a version lives when a fault delays its readers by 3 ms */
 #define VERSION_PUTS 3 /* how long a version lives otherwise, in times of a put: readers meet several */
 
-/* A Redis and a node with one kind of pool. */
-struct fixture {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *node;
-};
-
-/* What a case works with. */
-struct place {
-    const struct way *way;
-    struct tarn_client *client;
-    struct device *device; /* NULL: host memory */
-    uint64_t seed;
-};
-
-static struct fixture fixtures[2], *fix; /* fixtures: index is gpu_pool; fix: that of the running case */
+static struct fixture fixtures[2][2]; /* [window][gpu_pool] */
 static const char *self;
 static int ran, passed; /* numbers of cases; if they differ at the end, the logs are printed */
 
-/* --- bytes -------------------------------------------------------------------------------------- */
-
-/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show.
- */
-static void fill(uint8_t *p, size_t bytes, const char *key, uint64_t version)
-{
-    uint64_t x = tarn_hash(key, strlen(key), version);
-    for (size_t i = 0; i < bytes; i += sizeof x) {
-        x = x * 6364136223846793005ull + 1442695040888963407ull;
-        memcpy(p + i, &x, bytes - i < sizeof x ? bytes - i : sizeof x);
-    }
-}
-
-static uint8_t *made(size_t bytes, const char *key, uint64_t version)
-{
-    uint8_t *p = malloc(bytes + 1);
-    assert_non_null(p);
-    fill(p, bytes, key, version);
-    return p;
-}
-
-static uint64_t rnd(struct place *p, uint64_t below)
-{
-    p->seed = p->seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (p->seed >> 33) % below;
-}
-
-/* Can be used in threads, where cmocka's own checks would end the program silently. */
-static void expect(bool ok, const char *fmt, ...)
-{
-    va_list ap;
-    if (ok)
-        return;
-    va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
-    va_end(ap);
-    fputc('\n', stderr);
-    fail();
-}
-
-/* --- operations --------------------------------------------------------------------------------- */
-
-static bool forgivable(const struct place *p, int status)
-{
-    if (!p->way->faults)
-        return false;
-    return status == TARN_E_NODE_DOWN || status == TARN_E_TIMEOUT || status == TARN_E_STALE ||
-           status == TARN_E_NOT_REACHABLE || status == TARN_E_AGAIN || status == TARN_E_FULL ||
-           status == TARN_E_NOT_FOUND || status == TARN_E_BUSY || status == TARN_E_CANCELED;
-}
-
-/* Runs a get or put of one item until it succeeds. Retries only injected faults. Returns the last status. */
-static int run_here(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
-{
-    int status = TARN_E_TIMEOUT;
-    for (int i = 0; i < TRIES; i++) {
-        uint64_t start = harness_now_ms();
-        if (put) {
-            struct tarn_put_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms, .flags = flags};
-            status = tarn_put(p->client, item, 1, &o);
-        } else {
-            struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms, .flags = flags};
-            status = tarn_get(p->client, item, 1, &o);
-        }
-        expect(status == item->status, "the call says %d, its item %d", status, item->status);
-        expect(harness_now_ms() - start < p->way->timeout_ms + SLACK_MS, "late: %u ms were given",
-               p->way->timeout_ms);
-        if (!forgivable(p, status))
-            break;
-    }
-    return status;
-}
-
-/* The same through device memory, if the way needs it. */
-static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
-{
-    const struct tarn_piece *own = item->pieces;
-    struct twin twin;
-    if (!p->device)
-        return run_here(p, put, item, flags);
-    twin_make(&twin, p->device, item);
-    int status = run_here(p, put, item, flags);
-    twin_end(&twin, item, own);
-    return status;
-}
-
-static int put_bytes(struct place *p, const char *key, const void *data, size_t bytes, uint32_t flags)
-{
-    struct tarn_piece piece = {.addr = (void *)data, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
-    int status = run(p, true, &item, flags);
-    /* Under faults an earlier try may have been published although its answer was lost. */
-    return status == TARN_E_EXISTS && p->way->faults ? 0 : status;
-}
-
-static int get_bytes(struct place *p, const char *key, void *data, size_t bytes)
-{
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
-    return run(p, false, &item, 0);
-}
-
-static void put_these(struct place *p, const char *key, const uint8_t *data, size_t bytes)
-{
-    int status = put_bytes(p, key, data, bytes, TARN_PUT_REPLACE);
-    expect(status == 0, "put %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
-}
-
-static void put_made(struct place *p, const char *key, size_t bytes, uint64_t version)
-{
-    uint8_t *data = made(bytes, key, version);
-    put_these(p, key, data, bytes);
-    free(data);
-}
-
-static void expect_made(struct place *p, const char *key, size_t bytes, uint64_t version)
-{
-    uint8_t *want = made(bytes, key, version), *got = calloc(1, bytes + 1);
-    assert_non_null(got);
-    int status = get_bytes(p, key, got, bytes);
-    expect(status == 0, "get %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
-    expect(memcmp(got, want, bytes) == 0, "get %s: other bytes than were put", key);
-    free(want);
-    free(got);
-}
-
-static void expect_status(struct place *p, const char *key, size_t bytes, int want)
-{
-    uint8_t *got = calloc(1, bytes + 1);
-    assert_non_null(got);
-    assert_int_equal(get_bytes(p, key, got, bytes), want);
-    free(got);
-}
-
 /* --- the second process ------------------------------------------------------------------------- */
 
-static struct tarn_client *client_by(const struct way *w, const char *redis)
+static void replace_always(struct place *p, bool slowly)
 {
-    return client_open_faulty(
-        redis, (struct tarn_options){.transports = w->transport, .timeout_ms = w->timeout_ms}, w->faults);
+    uint8_t *data[2] = {made(2 * MIB, "contested", 0), made(2 * MIB, "contested", 1)};
+    for (uint64_t v = 1;; v++) {
+        uint64_t begun_ns = tarn_now_ns();
+        put_these(p, "contested", data[v % 2], 2 * MIB);
+        uint64_t pause_ns = VERSION_PUTS * (tarn_now_ns() - begun_ns);
+        if (v == 1)
+            dprintf(STDOUT_FILENO, "ready\n");
+        poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000) + 1);
+    }
 }
 
-static struct device *way_device(const struct way *w)
+static void churn(struct place *p)
 {
-    return w->device < 0 ? NULL : device_open(w->device);
+    for (uint64_t v = 0;; v++) {
+        char key[32];
+        snprintf(key, sizeof key, "churn-%d", (int)rnd(p, 400));
+        put_made(p, key, 16384 + strlen(key), 0);
+        if (v == 400)
+            dprintf(STDOUT_FILENO, "ready\n");
+    }
+}
+
+/* Writes the first half of an object of 1 MiB, of a node or of a lease that has no name so far. */
+static void put_half(struct place *p)
+{
+    struct tarn_item item = {.key = key_of("half-put"), .tensor = tarn_bytes(MIB)};
+    struct tarn_put_session *s;
+    struct tarn_piece piece = {.addr = device_alloc(p->device, MIB / 2), .bytes = MIB / 2};
+    int rc =
+        p->leases ? leases_put_part(p->leases, MIB, &piece) : tarn_put_begin(p->client, &item, 1, NULL, &s);
+    if (!rc && !p->leases)
+        rc = tarn_put_write(s, 0, 0, &piece, 1, 0);
+    expect(rc == 0, "half of a put: %s", tarn_last_error());
+    dprintf(STDOUT_FILENO, "ready\n");
+    pause();
 }
 
 /*
- * test_conformance --peer REDIS TRANSPORT DEVICE WHAT: acts as the second process in a case. Prints "ready"
- * once it has begun. Works until it is killed or done.
+ * test_conformance --peer REDIS TRANSPORT DEVICE WHAT [LENDER]: acts as the second process in a case. Prints
+ * "ready" once it has begun. Works until it is killed or done.
  */
-static int peer_main(const char *redis, const char *transport, int device, const char *what)
+static int peer_main(char **argv)
 {
-    struct way w = {.transport = transport, .timeout_ms = WAY_TIMEOUT_MS, .device = device};
-    struct place p = {.way = &w, .client = client_by(&w, redis), .seed = 1, .device = way_device(&w)};
-    if (strcmp(what, "put") == 0) {
+    struct way w = {.transport = argv[3], .timeout_ms = WAY_TIMEOUT_MS, .device = atoi(argv[4])};
+    struct place p = {.seed = 1};
+    const char *what = argv[5];
+    place_open(&p, &w, argv[2], argv[6]);
+    if (strcmp(what, "put") == 0)
         put_made(&p, "from-peer", 3 * MIB + 5, 1);
-    } else if (strcmp(what, "replace") == 0 || strcmp(what, "replace-slowly") == 0) {
-        bool slowly = strcmp(what, "replace") != 0;
-        uint8_t *data[2] = {made(2 * MIB, "contested", 0), made(2 * MIB, "contested", 1)};
-        for (uint64_t v = 1;; v++) {
-            uint64_t begun_ns = tarn_now_ns();
-            put_these(&p, "contested", data[v % 2], 2 * MIB);
-            uint64_t pause_ns = VERSION_PUTS * (tarn_now_ns() - begun_ns);
-            if (v == 1)
-                dprintf(STDOUT_FILENO, "ready\n");
-            poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000) + 1);
-        }
-    } else if (strcmp(what, "churn") == 0) {
-        for (uint64_t v = 0;; v++) {
-            char key[32];
-            snprintf(key, sizeof key, "churn-%d", (int)rnd(&p, 400));
-            put_made(&p, key, 16384 + strlen(key), 0);
-            if (v == 400)
-                dprintf(STDOUT_FILENO, "ready\n");
-        }
-    } else if (strcmp(what, "half-put") == 0) {
-        struct tarn_item item = {.key = key_of("half-put"), .tensor = tarn_bytes(MIB)};
-        struct tarn_put_session *s;
-        struct tarn_piece piece = {.addr = device_alloc(p.device, MIB / 2), .bytes = MIB / 2};
-        if (tarn_put_begin(p.client, &item, 1, NULL, &s) || tarn_put_write(s, 0, 0, &piece, 1, 0))
-            return 1;
-        dprintf(STDOUT_FILENO, "ready\n");
-        pause();
-    }
+    else if (strcmp(what, "replace") == 0)
+        replace_always(&p, false);
+    else if (strcmp(what, "replace-slowly") == 0)
+        replace_always(&p, true);
+    else if (strcmp(what, "churn") == 0)
+        churn(&p);
+    else if (strcmp(what, "half-put") == 0)
+        put_half(&p);
+    else if (strcmp(what, "tell") == 0)
+        tell_until_killed(&p);
     dprintf(STDOUT_FILENO, "done\n");
-    tarn_close(p.client);
-    device_close(p.device);
+    place_close(&p);
     return 0;
-}
-
-static struct harness_process *peer(struct place *p, const char *what)
-{
-    char device[16];
-    snprintf(device, sizeof device, "%d", p->way->device);
-    const char *argv[] = {self, "--peer", fix->redis->url, p->way->transport, device, what, NULL};
-    return harness_spawn(fix->h, what, argv);
-}
-
-/* --- threads ------------------------------------------------------------------------------------ */
-
-enum { THREADS_MAX = 16 };
-
-struct thread {
-    pthread_t id;
-    struct place place;
-    int number, hits;
-};
-
-/* Runs fn in n threads that share the client. Their waits (delays, drops) overlap. Returns the sum of
- * their hits. */
-static int in_threads(struct place *p, int n, void *(*fn)(void *))
-{
-    struct thread threads[THREADS_MAX];
-    int hits = 0;
-    for (int i = 0; i < n; i++) {
-        threads[i] = (struct thread){.place = *p, .number = i};
-        threads[i].place.seed += (uint64_t)i;
-        assert_int_equal(pthread_create(&threads[i].id, NULL, fn, &threads[i]), 0);
-    }
-    for (int i = 0; i < n; i++) {
-        pthread_join(threads[i].id, NULL);
-        hits += threads[i].hits;
-    }
-    return hits;
 }
 
 /* --- cases -------------------------------------------------------------------------------------- */
@@ -426,7 +249,7 @@ static void second_put_is_refused_and_replace_is_seen(struct place *p)
     memset(a, 'a', sizeof a);
     memset(b, 'b', sizeof b);
     struct tarn_key k = key_of("twice");
-    tarn_remove(p->client, &k, 1, NULL, 0);
+    remove_key(p, "twice");
     assert_int_equal(put_bytes(p, "twice", a, sizeof a, 0), 0);
     struct tarn_piece piece = {.addr = b, .bytes = sizeof b};
     struct tarn_item item = {.key = k, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof b)};
@@ -445,31 +268,24 @@ static void cached_descriptor_never_gives_foreign_bytes(struct place *p)
     put_made(p, "gone", 40000, 0);
     expect_made(p, "gone", 40000, 0);
     struct way clean = {.transport = p->way->transport, .timeout_ms = WAY_TIMEOUT_MS, .device = -1};
-    struct place other = {.way = &clean, .client = client_by(&clean, fix->redis->url), .device = p->device};
-    struct tarn_key k = key_of("gone");
-    assert_int_equal(tarn_remove(other.client, &k, 1, NULL, 0), 0);
+    struct place other = {.seed = p->seed};
+    place_open(&other, &clean, p->fix->redis->url, p->fix->lender);
+    remove_key(&other, "gone");
     for (int i = 0; i < 20; i++) {
         char key[32];
         snprintf(key, sizeof key, "taker-%d", i);
         put_made(&other, key, 40000, 1);
     }
     expect_status(p, "gone", 40000, TARN_E_NOT_FOUND);
-    tarn_close(other.client);
+    place_close(&other);
 }
 
 static void what_another_process_put_is_here(struct place *p)
 {
-    struct harness_process *q = peer(p, "put");
+    struct harness_process *q = peer_start(p, "put");
     assert_non_null(harness_wait_line(q, "done", HARNESS_TIMEOUT_MS));
     assert_int_equal(harness_wait(q, HARNESS_TIMEOUT_MS), 0);
     expect_made(p, "from-peer", 3 * MIB + 5, 1);
-}
-
-static uint64_t stale_reads(struct place *p)
-{
-    struct tarn_stats s = {.size = sizeof s};
-    expect(tarn_client_stats(p->client, &s) == 0, "stats: %s", tarn_last_error());
-    return s.stale;
 }
 
 /* Counts as a hit each get that returns another version than the previous one. */
@@ -501,10 +317,10 @@ static void *read_contested(void *arg)
 static void replaced_under_readers(struct place *p)
 {
     bool delayed = p->way->faults && strstr(p->way->faults, "delay");
-    struct harness_process *q = peer(p, delayed ? "replace-slowly" : "replace");
+    struct harness_process *q = peer_start(p, delayed ? "replace-slowly" : "replace");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
-    for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested))
+    for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested, NULL))
         expect(harness_now_ms() < until, "the writer was not met: %d versions, %lu stale", met,
                stale_reads(p));
     harness_kill(q);
@@ -520,12 +336,9 @@ static void *read_churn(void *arg)
         snprintf(key, sizeof key, "churn-%d", (int)rnd(p, 400));
         size_t bytes = 16384 + strlen(key);
         uint8_t *want = made(bytes, key, 0), *got = calloc(1, bytes);
-        struct tarn_piece piece = {.addr = device_alloc(p->device, bytes), .bytes = bytes};
+        struct tarn_piece piece = {.addr = got, .bytes = bytes};
         struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
-        struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms};
-        int status = tarn_get(p->client, &item, 1, &o);
-        device_read(p->device, got, piece.addr, bytes);
-        device_drop(p->device, piece.addr);
+        int status = run_once(p, false, &item, 0);
         expect(status == 0 || status == TARN_E_NOT_FOUND || forgivable(p, status), "get %s: %s", key,
                tarn_last_error());
         expect(status != 0 || memcmp(got, want, bytes) == 0, "get %s: other bytes than were put", key);
@@ -539,17 +352,16 @@ static void *read_churn(void *arg)
 /* Another process evicts and puts objects. Each get has the right bytes or is a miss. */
 static void evicted_under_readers(struct place *p)
 {
-    struct harness_process *q = peer(p, "churn");
+    struct harness_process *q = peer_start(p, "churn");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
-    assert_true(in_threads(p, THREADS_MAX, read_churn) > 0);
+    assert_true(in_threads(p, THREADS_MAX, read_churn, NULL) > 0);
     harness_kill(q);
 }
 
 static void writer_killed_before_commit_leaves_nothing(struct place *p)
 {
-    struct tarn_key k = key_of("half-put");
-    tarn_remove(p->client, &k, 1, NULL, 0);
-    struct harness_process *q = peer(p, "half-put");
+    remove_key(p, "half-put");
+    struct harness_process *q = peer_start(p, "half-put");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     harness_kill(q);
     expect_status(p, "half-put", MIB, TARN_E_NOT_FOUND);
@@ -562,7 +374,7 @@ static void layers_of_a_put_session(struct place *p)
 {
     enum { LAYERS = 8, LAYER = 30000 };
     struct tarn_key k = key_of("layered");
-    tarn_remove(p->client, &k, 1, NULL, 0);
+    remove_key(p, "layered");
     uint8_t *want = made(LAYERS * LAYER, "layered", 0), got[LAYER];
     uint8_t *layers = device_alloc(p->device, LAYERS * LAYER);
     device_write(p->device, layers, want, LAYERS * LAYER);
@@ -613,7 +425,7 @@ static void submitted_gets_complete_once(struct place *p)
 {
     enum { N = 64, BYTES = 10000 };
     static char keys[N][24];
-    static struct tarn_item items[N];
+    static struct ask asks[N];
     static struct tarn_piece pieces[N];
     bool seen[N] = {false};
     uint8_t *data = device_alloc(p->device, N * BYTES), bytes[BYTES];
@@ -621,9 +433,9 @@ static void submitted_gets_complete_once(struct place *p)
         snprintf(keys[i], sizeof keys[i], "async-%d", i);
         put_made(p, keys[i], BYTES, 5);
         pieces[i] = (struct tarn_piece){.addr = data + (size_t)i * BYTES, .bytes = BYTES};
-        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1};
+        asks[i].item = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1};
         tarn_op op;
-        assert_int_equal(tarn_submit_get(p->client, &items[i], 1, NULL, (uint64_t)i, &op), 0);
+        assert_int_equal(submit_get(p, &asks[i], (uint64_t)i, &op), 0);
     }
     for (int n = 0; n < N;) {
         struct tarn_completion done[16];
@@ -632,7 +444,7 @@ static void submitted_gets_complete_once(struct place *p)
             uint64_t at = done[i].cookie;
             assert_true(at < N && !seen[at]);
             seen[at] = true;
-            assert_int_equal(done[i].status, items[at].status);
+            assert_int_equal(done[i].status, ask_status(p, &asks[at]));
             if (done[i].status == 0) {
                 uint8_t *want = made(BYTES, keys[at], 5);
                 device_read(p->device, bytes, pieces[at].addr, BYTES);
@@ -658,9 +470,9 @@ static void canceled_operation_lets_go_of_its_memory(struct place *p)
     uint8_t *got = malloc(4 * MIB);
     for (int i = 0; i < 20; i++) {
         struct tarn_piece piece = {.addr = device_alloc(p->device, 4 * MIB), .bytes = 4 * MIB};
-        struct tarn_item item = {.key = key_of("canceled"), .pieces = &piece, .npieces = 1};
+        struct ask ask = {.item = {.key = key_of("canceled"), .pieces = &piece, .npieces = 1}};
         tarn_op op;
-        assert_int_equal(tarn_submit_get(p->client, &item, 1, NULL, 7, &op), 0);
+        assert_int_equal(submit_get(p, &ask, 7, &op), 0);
         tarn_cancel(p->client, op);
         device_set(p->device, piece.addr, 0x55, 4 * MIB);
         struct tarn_completion done;
@@ -689,57 +501,73 @@ static void *many(void *arg)
 
 static void threads_share_a_client(struct place *p)
 {
-    in_threads(p, 4, many);
+    in_threads(p, 4, many, NULL);
 }
 
 static void close_with_operations_in_flight(struct place *p)
 {
     put_made(p, "closing", 4 * MIB, 0);
-    struct tarn_client *c = client_by(p->way, fix->redis->url);
+    struct place closing = *p;
+    closing.client = client_by(p->way, p->fix->redis->url);
+    closing.leases = p->leases ? leases_open(closing.client, p->fix->lender) : NULL;
     uint8_t *got = device_alloc(p->device, 8 * 4 * MIB);
     struct tarn_piece pieces[8];
-    struct tarn_item items[8];
+    struct ask asks[8];
     for (int i = 0; i < 8; i++) {
         pieces[i] = (struct tarn_piece){.addr = got + (size_t)i * 4 * MIB, .bytes = 4 * MIB};
-        items[i] = (struct tarn_item){.key = key_of("closing"), .pieces = &pieces[i], .npieces = 1};
+        asks[i].item = (struct tarn_item){.key = key_of("closing"), .pieces = &pieces[i], .npieces = 1};
         tarn_op op;
-        assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
+        assert_int_equal(submit_get(&closing, &asks[i], 0, &op), 0);
     }
-    tarn_close(c);
+    tarn_close(closing.client);
     device_drop(p->device, got); /* ASan, or the device, would detect a late write */
+    leases_close(closing.leases);
 }
 
 /* --- the matrix --------------------------------------------------------------------------------- */
 
+enum { POOL = 1, WINDOW = 2 };
+
 struct test_case {
     const char *name;
     void (*fn)(struct place *p);
+    int over;
 };
 
-#define CASE(fn_) \
+#define CASE(fn_, over_) \
     { \
-#fn_, fn_ \
+#fn_, fn_, over_ \
     }
 static const struct test_case cases[] = {
-    CASE(sizes_from_none_to_megabytes),
-    CASE(tensor_comes_back_with_shape),
-    CASE(pieces_on_both_sides),
-    CASE(runs_that_share_memory),
-    CASE(ranges_lie_inside_the_object),
-    CASE(other_size_is_refused),
-    CASE(batch_has_a_status_for_each),
-    CASE(second_put_is_refused_and_replace_is_seen),
-    CASE(cached_descriptor_never_gives_foreign_bytes),
-    CASE(what_another_process_put_is_here),
-    CASE(replaced_under_readers),
-    CASE(evicted_under_readers),
-    CASE(writer_killed_before_commit_leaves_nothing),
-    CASE(layers_of_a_put_session),
-    CASE(aborted_session_leaves_nothing),
-    CASE(submitted_gets_complete_once),
-    CASE(canceled_operation_lets_go_of_its_memory),
-    CASE(threads_share_a_client),
-    CASE(close_with_operations_in_flight),
+    CASE(sizes_from_none_to_megabytes, POOL | WINDOW),
+    CASE(tensor_comes_back_with_shape, POOL),
+    CASE(pieces_on_both_sides, POOL | WINDOW),
+    CASE(runs_that_share_memory, POOL | WINDOW),
+    CASE(ranges_lie_inside_the_object, POOL | WINDOW),
+    CASE(other_size_is_refused, POOL),
+    CASE(batch_has_a_status_for_each, POOL),
+    CASE(second_put_is_refused_and_replace_is_seen, POOL),
+    CASE(cached_descriptor_never_gives_foreign_bytes, POOL | WINDOW),
+    CASE(what_another_process_put_is_here, POOL | WINDOW),
+    CASE(replaced_under_readers, POOL | WINDOW),
+    CASE(evicted_under_readers, POOL | WINDOW),
+    CASE(writer_killed_before_commit_leaves_nothing, POOL | WINDOW),
+    CASE(layers_of_a_put_session, POOL),
+    CASE(aborted_session_leaves_nothing, POOL),
+    CASE(submitted_gets_complete_once, POOL | WINDOW),
+    CASE(canceled_operation_lets_go_of_its_memory, POOL | WINDOW),
+    CASE(threads_share_a_client, POOL | WINDOW),
+    CASE(close_with_operations_in_flight, POOL | WINDOW),
+    CASE(runs_there_and_pieces_here, WINDOW),
+    CASE(moves_of_a_batch_have_a_status_each, WINDOW),
+    CASE(ranges_at_and_past_the_end, WINDOW),
+    CASE(lease_for_reading_is_not_written, WINDOW),
+    CASE(generation_of_another_lease, WINDOW),
+    CASE(nothing_goes_after_a_recall, WINDOW),
+    CASE(recalled_under_readers, WINDOW),
+    CASE(recalled_under_writers, WINDOW),
+    CASE(notification_has_its_bytes, WINDOW),
+    CASE(notifications_of_a_killed_writer, WINDOW),
 };
 #define NCASES (sizeof cases / sizeof *cases)
 
@@ -748,15 +576,26 @@ struct run {
     const struct way *way;
 };
 
-static void node_needed(void)
+static void lender_start(struct fixture *fix, bool gpu)
+{
+    fix->lender = harness_path(fix->h, "lender");
+    const char *argv[] = {self, "--lender", fix->lender, fix->redis->url, gpu ? "gpu" : "cpu", NULL};
+    struct harness_process *lender = harness_spawn(fix->h, "lender-process", argv);
+    assert_non_null(harness_wait_line(lender, "ready", HARNESS_TIMEOUT_MS));
+}
+
+static void fixture_start(struct fixture *fix, const struct way *w)
 {
     if (fix->h)
         return;
     fix->h = harness_new();
     fix->redis = harness_redis_start(fix->h, NULL);
-    fix->node =
-        harness_node_start(fix->h, "node0", fix->redis, "--pool",
-                           fix == &fixtures[true] ? "gpu0:device=0,bytes=64M" : "cpu0:bytes=64M", NULL);
+    fix->self = self;
+    if (w->window)
+        lender_start(fix, w->gpu_pool);
+    else
+        fix->node = harness_node_start(fix->h, "node0", fix->redis, "--pool",
+                                       w->gpu_pool ? "gpu0:device=0,bytes=64M" : "cpu0:bytes=64M", NULL);
 }
 
 static void missing_way(void **state)
@@ -767,31 +606,31 @@ static void missing_way(void **state)
 static void run_case(void **state)
 {
     struct run *r = *state;
-    struct place p = {.way = r->way, .seed = tarn_random64()};
+    struct fixture *fix = &fixtures[r->way->window][r->way->gpu_pool];
+    struct place p = {.fix = fix, .seed = tarn_random64()};
     print_message("           seed %llu\n", (unsigned long long)p.seed);
     ran++;
-    fix = &fixtures[r->way->gpu_pool];
-    node_needed();
-    p.client = client_by(r->way, fix->redis->url);
-    p.device = way_device(r->way);
+    fixture_start(fix, r->way);
+    place_open(&p, r->way, fix->redis->url, fix->lender);
     r->test->fn(&p);
-    tarn_close(p.client);
-    device_close(p.device);
+    place_close(&p);
+    if (fix->lender && lender_ask(fix->lender, NULL, "RESET"))
+        fail_msg("%s", tarn_last_error());
     passed++;
 }
 
 static int stop(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        if (passed == ran && fixtures[i].h)
-            harness_passed(fixtures[i].h);
-        harness_free(fixtures[i].h);
+    for (int i = 0; i < 4; i++) {
+        struct fixture *fix = &fixtures[i / 2][i % 2];
+        if (passed == ran && fix->h)
+            harness_passed(fix->h);
+        harness_free(fix->h);
     }
     return 0;
 }
 
-/* test_conformance [WORDS]: runs only cases whose name, "<way>: <case>", contains the words. */
 /* True if the name has all of these words in it. */
 static bool wanted(const char *name, char **words)
 {
@@ -800,11 +639,14 @@ static bool wanted(const char *name, char **words)
     return !*words;
 }
 
+/* test_conformance [WORDS]: runs only cases whose name, "<way>: <case>", contains the words. */
 int main(int argc, char **argv)
 {
     self = argv[0];
-    if (argc == 6 && strcmp(argv[1], "--peer") == 0)
-        return peer_main(argv[2], argv[3], atoi(argv[4]), argv[5]);
+    if (argc >= 6 && strcmp(argv[1], "--peer") == 0)
+        return peer_main(argv);
+    if (argc == 5 && strcmp(argv[1], "--lender") == 0)
+        return lender_main(argv[2], argv[3], strcmp(argv[4], "gpu") == 0);
     static struct way ways[WAYS_MAX];
     static struct run runs[WAYS_MAX * NCASES];
     static struct CMUnitTest tests[WAYS_MAX * NCASES];
@@ -814,7 +656,8 @@ int main(int argc, char **argv)
     for (struct way *w = ways; w->transport; w++)
         for (size_t i = 0; i < (w->missing ? 1 : NCASES); i++) {
             snprintf(names[n], sizeof names[n], "%s: %s", w->name, w->missing ? "is usable" : cases[i].name);
-            if (!wanted(names[n], argv + 1))
+            bool over = w->missing || (cases[i].over & (w->window ? WINDOW : POOL));
+            if (!over || !wanted(names[n], argv + 1))
                 continue;
             runs[n] = (struct run){.test = &cases[i], .way = w};
             tests[n] =

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # make check-rdma: runs the tests that need RDMA in VMs with RDMA. Counts as tests/run.sh does.
 #   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts unit (all); TARN_BUILD: the build folder
-#     one    one VM, both sides on one device: the transport's unit tests, the conformance suite, windows
+#     one    one VM, both sides on one device: the transport's unit tests, the conformance suite over pools and
+#            windows, the tests of windows
 #     faults one VM: all kinds of memory and sizes, restarts, connects and closes, verified gets
 #     wire   one VM with two rails that can be pulled: faults with packets in flight
 #     hosts  two VMs: a node in one, clients in the other
@@ -20,7 +21,7 @@ trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
 # Seconds: twice the requested time, for a busy host.
 long=$((${RDMA_CONNECTS:-0} / 4 + ${RDMA_SECONDS:-0} * 2))
-export TEST_TIMEOUT=$((600 + long))
+export TEST_TIMEOUT=$((1200 + long))
 
 # Runs one VM. In it a missing device is an error.
 vm()
@@ -52,7 +53,7 @@ tally()
 
 one()
 {
-    vm 600 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
+    vm 2400 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
         tests/rdma-vm/conformance.sh tests/rdma-vm/windows.sh
 }
 

@@ -87,6 +87,26 @@ static void puts_fail_but_are_never_stale(void **state)
     end(&k);
 }
 
+static void a_lost_outcome_comes_behind_the_bytes(void **state)
+{
+    char text[100], in[10] = "123456789", out[10] = "";
+    snprintf(text, sizeof(text), "%s:lose=1", (const char *)*state);
+    struct faulty_link k = begin(*state, text);
+    struct tarn_piece from = {in, sizeof(in), 0, 0}, to = {out, sizeof(out), 0, 0};
+    struct tarn_work w = fake_work(k.n, 0, &from, 1);
+    assert_int_equal(run_work(k.ops, k.l, &w, true), TARN_E_NODE_DOWN);
+    assert_non_null(strstr(tarn_last_error(), "injected fault: lose"));
+    assert_string_equal(k.n->pool.base, in);
+    commit(k.n, 0);
+    w = fake_work(k.n, 0, &to, 1);
+    assert_int_equal(run_work(k.ops, k.l, &w, false), TARN_E_NODE_DOWN);
+    assert_string_equal(out, in);
+    w = fake_work(k.n, 0, &to, 1);
+    w.gen += 2;
+    assert_int_equal(run_work(k.ops, k.l, &w, false), TARN_E_STALE);
+    end(&k);
+}
+
 static void a_delay_delays_every_work(void **state)
 {
     char text[100];
@@ -262,6 +282,7 @@ int main(void)
         CASE(without_a_rule_nothing_changes),
         CASE(errors_and_stale_occur_at_the_given_rate),
         CASE(puts_fail_but_are_never_stale),
+        CASE(a_lost_outcome_comes_behind_the_bytes),
         CASE(a_delay_delays_every_work),
         CASE(dropped_works_end_with_close),
         CASE(refuse_fails_every_connection),

@@ -4,7 +4,8 @@
  *
  * A faulty link holds a real one. get() and put() roll the dice: a work may fail, come back stale, or be
  * dropped. A dropped work waits for close(). A delayed work waits in a FIFO until progress() passes it to the
- * real link. A work is in one list at a time, so its own `next` links it.
+ * real link. A work is in one list at a time, so its own `next` links it. The outcome of a work may be lost:
+ * the real link moves a copy of it, without the notification.
  *
  * The table for a wrapped transport is the other's with the calls of a link replaced by those in this file.
  * The faulty object keeps it. A delay or a drop defers completion, so such a link is not SHARED.
@@ -32,7 +33,7 @@ struct rule {
     const struct tarn_transport_ops *of;
     struct tarn_transport_ops table;
     uint64_t delay_ns;
-    double error, stale, drop, refuse;
+    double error, stale, drop, lose, refuse;
 };
 
 struct tarn_faulty {
@@ -109,10 +110,59 @@ static void delay(struct faulty_link *l, struct tarn_work *w, bool put)
         arm(l);
 }
 
-static int pass_on(struct faulty_link *l, struct tarn_work *w, bool put)
+/* A work whose outcome is lost: the real link has a copy. */
+struct loss {
+    struct tarn_work copy;
+    struct tarn_work *work;
+    const char *transport;
+};
+
+/* The work ends as its copy has, but for a success. */
+static void take_loss(struct loss *loss)
+{
+    struct tarn_work *w = loss->work;
+    w->status = loss->copy.status;
+    w->why = loss->copy.why;
+    if (w->status == 0)
+        w->status = tarn_fail(TARN_E_NODE_DOWN, "%s: injected fault: lose", loss->transport);
+    free(loss);
+}
+
+static void lost(struct tarn_work *copy)
+{
+    struct loss *loss = TARN_CONTAINER_OF(copy, struct loss, copy);
+    struct tarn_work *w = loss->work;
+    take_loss(loss);
+    w->done(w);
+}
+
+static int move(const struct faulty_link *l, struct tarn_work *w, bool put)
 {
     const struct tarn_transport_ops *t = l->rule->of;
     return put ? t->put(l->real, w) : t->get(l->real, w);
+}
+
+static int lose(const struct faulty_link *l, struct tarn_work *w, bool put)
+{
+    struct loss *loss = malloc(sizeof(*loss));
+    if (!loss)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for a fault", l->rule->of->name);
+    *loss = (struct loss){*w, w, l->rule->of->name};
+    loss->copy.done = lost;
+    loss->copy.notify = NULL;
+    int r = move(l, &loss->copy, put);
+    if (r == 0)
+        take_loss(loss);
+    else if (r != TARN_INPROGRESS)
+        free(loss);
+    return r;
+}
+
+/* A stream that waits for a work must know it. */
+static int pass_on(const struct faulty_link *l, struct tarn_work *w, bool put)
+{
+    bool losing = !w->last_copy && happens(l->faulty, l->rule->lose);
+    return losing ? lose(l, w, put) : move(l, w, put);
 }
 
 static void finish(struct tarn_work *w, int status)
@@ -364,8 +414,8 @@ static int set(struct rule *rule, const char *text, size_t bytes)
         const char *name;
         double *value, max;
     } settings[] = {
-        {"delay", &ms, 3600000},  {"error", &rule->error, 1},   {"stale", &rule->stale, 1},
-        {"drop", &rule->drop, 1}, {"refuse", &rule->refuse, 1},
+        {"delay", &ms, 3600000},  {"error", &rule->error, 1}, {"stale", &rule->stale, 1},
+        {"drop", &rule->drop, 1}, {"lose", &rule->lose, 1},   {"refuse", &rule->refuse, 1},
     };
     const char *equals = memchr(text, '=', bytes);
     size_t name = equals ? (size_t)(equals - text) : bytes;
@@ -378,10 +428,10 @@ static int set(struct rule *rule, const char *text, size_t bytes)
             rule->delay_ns = (uint64_t)(ms * (double)TARN_NS_PER_MS);
         return 0;
     }
-    return tarn_fail(
-        TARN_E_CONFIG,
-        "faults: \"%.*s\": write delay=MS, or error=, stale=, drop= or refuse= with a number from 0 to 1",
-        (int)bytes, text);
+    return tarn_fail(TARN_E_CONFIG,
+                     "faults: \"%.*s\": write delay=MS, or error=, stale=, drop=, lose= or refuse= with a "
+                     "number from 0 to 1",
+                     (int)bytes, text);
 }
 
 /* Adds a rule that does nothing yet. */

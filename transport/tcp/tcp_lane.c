@@ -272,7 +272,8 @@ static void answered(struct tarn_tcp_lane *n, int status)
     n->unanswered = w->next;
     if (!tarn_tcp_course(w)->status)
         tarn_tcp_course(w)->status = status;
-    if (n->answer.status || n->op == TARN_TCP_PUT || !is_staged(w))
+    tarn_tcp_course(w)->answered = true;
+    if (n->op == TARN_TCP_PUT || !is_staged(w) || tarn_tcp_course(w)->landed)
         tarn_tcp_course(w)->ended = true;
     reap(n);
 }
@@ -330,8 +331,10 @@ static int take_answer(struct tarn_tcp_lane *n)
     if (f->status)
         tarn_fail(f->status, "node %s: tcp: pool %u slot %u: %s", n->node, w->pool, w->slot,
                   tarn_strerror(f->status));
-    if (f->status || n->payload_left == 0)
+    if (f->status || n->payload_left == 0) {
+        tarn_tcp_course(w)->landed = true; /* no payload comes */
         answered(n, f->status);
+    }
     return 0;
 }
 
