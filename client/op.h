@@ -61,7 +61,7 @@ struct tarn_operation {
     struct tarn_put_options put_options;
     char *place; /* copy of put_options.place */
     struct tarn_get get;
-    /* READ to REACH: what the worker calls. `arg` is freed with the operation. */
+    /* READ to CONNECT: what the worker calls. `arg` is freed with the operation. */
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
     void *arg;
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes); /* does it use any of that memory? */

@@ -102,6 +102,7 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
     case TARN_OP_RECV:
     case TARN_OP_EXPECT:
     case TARN_OP_REACH:
+    case TARN_OP_CONNECT:
         rc = op->run(op->arg, op->deadline_ns, &op->cancel);
         break;
     case TARN_OP_GET:

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Channels come and go. Messages are in channel_call.c. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
 #include "client/check.h"
 #include "client/client.h"
 #include "client/control_conn.h"
+#include "client/op.h"
 #include "client/retire.h"
 #include "client/window/channel_ask.h"
 #include "client/window/lender.h"
@@ -114,6 +116,7 @@ int tarn_channel_accept_fd(struct tarn_client *c)
 
 struct knock {
     struct tarn_client *client;
+    struct tarn_lender *lender;
     struct tarn_addr at;
     uint64_t deadline_ns;
     struct tarn_cancel *cancel;
@@ -246,8 +249,9 @@ static int unwatch(struct tarn_lender *l, void *arg)
 
 /* --- public ------------------------------------------------------------------------------------- */
 
-static int connect_to(struct tarn_lender *l, const struct knock *k, struct tarn_channel **ch_p)
+static int connect_to(const struct knock *k, struct tarn_channel **ch_p)
 {
+    struct tarn_lender *l = k->lender;
     struct tarn_party peer;
     struct tarn_channel *ch;
     int rc = ask_who(k, &peer);
@@ -270,12 +274,11 @@ static int connect_to(struct tarn_lender *l, const struct knock *k, struct tarn_
     return tarn_reason_fail(&why);
 }
 
-int tarn_channel_connect(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
-                         uint32_t timeout_ms, struct tarn_channel **ch_p)
+/* Fills what a call of the interface gives. */
+static int knock_of(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
+                    struct tarn_channel **ch_p, struct knock *k)
 {
-    struct tarn_lender *l;
-    struct tarn_cancel own;
-    struct knock k = {.client = c, .hello = hello, .hello_bytes = hello_bytes};
+    *k = (struct knock){.client = c, .hello = hello, .hello_bytes = hello_bytes};
     int rc = tarn_client_enter(c);
     if (!rc)
         rc = tarn_out_check("connect", ch_p);
@@ -283,14 +286,58 @@ int tarn_channel_connect(struct tarn_client *c, const char *address, const void 
         rc = tarn_fail(TARN_E_INVALID, "connect: a hello of %zu bytes at %p: at most %d bytes", hello_bytes,
                        hello, TARN_HELLO_MAX);
     if (!rc)
-        rc = parse_address(address, &k.at);
-    if (!rc)
-        rc = tarn_lender_of(c, &l);
+        rc = parse_address(address, &k->at);
+    return rc ? rc : tarn_lender_of(c, &k->lender);
+}
+
+int tarn_channel_connect(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
+                         uint32_t timeout_ms, struct tarn_channel **ch_p)
+{
+    struct tarn_cancel own;
+    struct knock k;
+    int rc = knock_of(c, address, hello, hello_bytes, ch_p, &k);
     if (rc)
         return rc;
     k.cancel = tarn_client_cancel(c, &own);
     k.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    return connect_to(l, &k, ch_p);
+    return connect_to(&k, ch_p);
+}
+
+struct submitted {
+    struct knock knock;
+    struct tarn_channel **ch_p;
+    char hello[TARN_HELLO_MAX];
+};
+
+static int run_submitted(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct submitted *s = arg;
+    s->knock.deadline_ns = deadline_ns;
+    s->knock.cancel = cancel;
+    return connect_to(&s->knock, s->ch_p);
+}
+
+int tarn_submit_connect(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
+                        uint32_t timeout_ms, uint64_t cookie, struct tarn_channel **ch_p, tarn_op *op_p)
+{
+    struct knock k;
+    int rc = knock_of(c, address, hello, hello_bytes, ch_p, &k);
+    if (rc)
+        return rc;
+    struct submitted *s = malloc(sizeof(*s));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "connect: out of memory");
+    s->knock = k;
+    s->ch_p = ch_p;
+    if (hello_bytes)
+        memcpy(s->hello, hello, hello_bytes);
+    s->knock.hello = s->hello;
+    const struct tarn_op_task t = {
+        .kind = TARN_OP_CONNECT, .timeout_ms = timeout_ms, .cookie = cookie, .run = run_submitted, .arg = s};
+    rc = tarn_op_submit(c, &t, op_p);
+    if (rc)
+        free(s);
+    return rc;
 }
 
 int tarn_channel_peer(const struct tarn_channel *ch, struct tarn_channel_peer *out)

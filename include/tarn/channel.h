@@ -69,6 +69,9 @@ int tarn_channel_address(struct tarn_client *c, char address[TARN_CHANNEL_ADDRES
  */
 int tarn_channel_connect(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
                          uint32_t timeout_ms, struct tarn_channel **ch_p);
+/* The same as an operation of the client. *ch_p stays until the completion; with status 0 it is set. */
+int tarn_submit_connect(struct tarn_client *c, const char *address, const void *hello, size_t hello_bytes,
+                        uint32_t timeout_ms, uint64_t cookie, struct tarn_channel **ch_p, tarn_op *op_p);
 /* Takes the oldest channel that waits. TIMEOUT: none has come. INVALID: this client does not listen. */
 int tarn_channel_accept(struct tarn_client *c, uint32_t timeout_ms, struct tarn_channel **ch_p);
 /* Readable while channels wait to be accepted. Owned by the client: poll it, never read or close it. */

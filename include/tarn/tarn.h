@@ -397,7 +397,8 @@ enum tarn_op_kind {
     TARN_OP_SEND,
     TARN_OP_RECV,
     TARN_OP_EXPECT,
-    TARN_OP_REACH
+    TARN_OP_REACH,
+    TARN_OP_CONNECT
 };
 
 /*

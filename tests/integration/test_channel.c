@@ -8,9 +8,12 @@
 
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "tests/channel_pair.h"
@@ -479,6 +482,55 @@ static void a_peer_tells_who_it_is(void **state)
     assert_int_equal(tarn_channel_accept_fd(p->a.client), TARN_E_INVALID);
 }
 
+static int connected(const struct channel_end *e, const char *address, const void *hello, size_t bytes,
+                     struct tarn_channel **ch_p)
+{
+    tarn_op op;
+    int rc = tarn_submit_connect(e->client, address, hello, bytes, 0, 0, ch_p, &op);
+    return rc ? rc : channel_done(e, op);
+}
+
+/* A port where nobody answers: connections to it wait. */
+static void silent_address(char address[TARN_CHANNEL_ADDRESS_MAX], int *fd_p)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(a);
+    *fd_p = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(*fd_p, (struct sockaddr *)&a, bytes), 0);
+    assert_int_equal(listen(*fd_p, 8), 0);
+    assert_int_equal(getsockname(*fd_p, (struct sockaddr *)&a, &bytes), 0);
+    snprintf(address, TARN_CHANNEL_ADDRESS_MAX, "127.0.0.1:%d", ntohs(a.sin_port));
+}
+
+static void submitted_connects(void **state)
+{
+    struct channel_pair *p = *state;
+    char address[TARN_CHANNEL_ADDRESS_MAX], hello[TARN_HELLO_MAX + 1] = "from a";
+    struct tarn_channel *ch = NULL, *accepted;
+    struct tarn_channel_peer peer;
+    tarn_op op;
+    int fd;
+    assert_int_equal(tarn_channel_address(p->b.client, address, NULL), 0);
+    assert_int_equal(tarn_submit_connect(p->a.client, address, hello, 6, 0, 0, &ch, &op), 0);
+    memset(hello, 0, sizeof(hello)); /* it was copied */
+    assert_int_equal(channel_done(&p->a, op), 0);
+    assert_int_equal(tarn_channel_accept(p->b.client, 0, &accepted), 0);
+    assert_int_equal(tarn_channel_peer(accepted, &peer), 0);
+    assert_true(peer.hello_bytes == 6 && !memcmp(peer.hello, "from a", 6));
+    tarn_channel_close(ch);
+    assert_int_equal(connected(&p->a, "127.0.0.1:1", NULL, 0, &ch), TARN_E_NODE_DOWN);
+    assert_int_equal(connected(&p->a, "", NULL, 0, &ch), TARN_E_INVALID);
+    assert_int_equal(connected(&p->a, address, hello, sizeof(hello), &ch), TARN_E_INVALID);
+    assert_int_equal(connected(&p->a, address, NULL, 0, NULL), TARN_E_INVALID);
+    silent_address(address, &fd);
+    assert_int_equal(tarn_submit_connect(p->a.client, address, NULL, 0, 50, 0, &ch, &op), 0);
+    assert_int_equal(channel_done(&p->a, op), TARN_E_TIMEOUT);
+    assert_int_equal(tarn_submit_connect(p->a.client, address, NULL, 0, 0, 0, &ch, &op), 0);
+    assert_int_equal(tarn_cancel(p->a.client, op), 0);
+    assert_int_equal(channel_done(&p->a, op), TARN_E_CANCELED);
+    close(fd);
+}
+
 /* Messages may come before the channel is accepted. */
 static void messages_before_accept(void **state)
 {
@@ -532,6 +584,7 @@ int main(int argc, char **argv)
         CHANNEL_TESTS(channels_at_once_in_both_directions),
         CHANNEL_TESTS(random_messages),
         CHANNEL_TESTS(a_peer_tells_who_it_is),
+        CHANNEL_TESTS(submitted_connects),
         CHANNEL_TESTS(messages_before_accept),
         CHANNEL_TESTS(a_channel_to_oneself),
     };

@@ -102,7 +102,7 @@ AWAITED = {
     "aput": CALLS["put"], "aput_many": CALLS["put_many"], "aget": CALLS["get"], "aget_many": CALLS["get_many"],
     "aget_into": CALLS["get_into"], "aget_into_many": CALLS["get_into_many"], "aexists": CALLS["exists"],
     "aremove": CALLS["remove"], "alookup": CALLS["lookup"], "amatch_prefix": CALLS["match_prefix"],
-    "areach": CALLS["reach"],
+    "areach": CALLS["reach"], "aconnect": CALLS["connect"],
 }
 
 # Of the connector, which takes no options.

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import socket
 import sys
 import unittest
 import weakref
@@ -273,6 +274,28 @@ class Life(StoreCase):
             run.join()
         self.assertEqual(sorted(sum((run.result for run in runs), [])), [b"%d" % i for i in range(6)])
         self.assertEqual((len(channels), self.client._futures), (6, {}))
+
+    def test_connecting(self) -> None:
+        async def connect() -> None:
+            channel = await self.other.aconnect(self.listener.address, hello=b"awaited")
+            accepted = await self.listener.aaccept(20)
+            self.assertEqual((accepted.peer.hello, channel.peer.address), (b"awaited", self.listener.address))
+            with self.assertRaises(tarn.Invalid):
+                await self.other.aconnect(self.listener.address, hello=bytes(257))
+            with self.assertRaises(tarn.NodeDown):
+                await self.other.aconnect("127.0.0.1:1")
+            with socket.socket() as silent:
+                silent.bind(("127.0.0.1", 0))
+                silent.listen()
+                task = asyncio.ensure_future(self.other.aconnect(f"127.0.0.1:{silent.getsockname()[1]}", timeout=60))
+                while self.other._flying() == 0:
+                    await asyncio.sleep(0)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+
+        asyncio.run(connect())
+        self.assertEqual(self.other._flying(), 0)
 
     def test_a_canceled_accept_has_accepted_nothing(self) -> None:
         async def cancel() -> None:

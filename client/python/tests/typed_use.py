@@ -82,6 +82,10 @@ async def heard(listener: tarn.Listener, lease: tarn.Lease) -> None:
     print(one, several, await channel.arecv_into(bytearray(8)))
 
 
+async def connected(c: tarn.Client) -> tarn.Channel:
+    return await c.aconnect("host:1", hello=b"1", timeout=2)
+
+
 async def reached(c: tarn.Client) -> tarn.Reach:
     return await c.areach("name", timeout=2)
 

@@ -52,37 +52,107 @@ static PyObject *peer_of(const struct tarn_channel *lib)
     return Py_BuildValue("(sKy#)", p.address, (unsigned long long)p.id, p.hello, (Py_ssize_t)p.hello_bytes);
 }
 
-/* A channel that `fn` makes. */
-static PyObject *begin(PyTypeObject *type, PyObject *client, plain_fn fn, struct call *k, uint32_t timeout_ms)
+static struct channel *channel_alloc(PyTypeObject *type, PyObject *client)
 {
     struct channel *ch = (struct channel *)type->tp_alloc(type, 0);
 
-    if (!ch)
+    if (ch) {
+        Py_INCREF(client);
+        ch->client = (struct client *)client;
+    }
+    return ch;
+}
+
+PyObject *channel_connected(struct channel *ch)
+{
+    ch->peer = peer_of(ch->lib);
+    if (!ch->peer)
         return NULL;
-    Py_INCREF(client);
-    ch->client = (struct client *)client;
+    Py_INCREF(ch);
+    return (PyObject *)ch;
+}
+
+/* Has `fn` make the channel. Takes the reference to it. */
+static PyObject *begin(struct channel *ch, plain_fn fn, struct call *k, uint32_t timeout_ms)
+{
+    PyObject *result = NULL;
+
     k->channel = ch;
-    if (call_plain(ch->client, fn, k, timeout_ms, NULL) == 0 && (ch->peer = peer_of(ch->lib)) != NULL)
-        return (PyObject *)ch;
+    if (call_plain(ch->client, fn, k, timeout_ms, NULL) == 0)
+        result = channel_connected(ch);
     Py_DECREF(ch);
-    return NULL;
+    return result;
+}
+
+/* Arguments of a connect. The batch keeps what the call has of them. */
+static int call_of(PyObject *args, PyObject *kwargs, struct batch *b, PyObject **client, struct call *k,
+                   uint32_t *timeout_ms)
+{
+    static char *names[] = {"client", "address", "hello", "timeout", NULL};
+    PyObject *address, *hello = NULL, *timeout = NULL;
+
+    *k = (struct call){.address = ""}; /* libtarn refuses it */
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OO:Channel", names, &client_type, client, &address,
+                                     &hello, &timeout) ||
+        args_text(address, "address", &k->address) < 0 || args_seconds(timeout, "timeout", timeout_ms) < 0 ||
+        batch_keep(b, address) < 0)
+        return -1;
+    return hello ? batch_bytes(b, hello, "hello", TARN_HELLO_MAX, &k->hello, &k->hello_bytes) : 0;
 }
 
 static PyObject *channel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"client", "address", "hello", "timeout", NULL};
-    PyObject *client, *address, *hello = NULL, *timeout = NULL, *result = NULL;
-    struct call k = {.address = ""}; /* libtarn refuses it */
+    PyObject *client, *result = NULL;
+    struct channel *ch;
     struct batch b;
+    struct call k;
     uint32_t ms = 0;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OO:Channel", names, &client_type, &client, &address,
-                                     &hello, &timeout) ||
-        args_text(address, "address", &k.address) < 0 || args_seconds(timeout, "timeout", &ms) < 0)
-        return NULL;
-    batch_init(&b, (struct client *)client, false);
-    if (!hello || batch_bytes(&b, hello, "hello", TARN_HELLO_MAX, &k.hello, &k.hello_bytes) == 0)
-        result = begin(type, client, connect_now, &k, ms);
+    batch_init(&b, NULL, false);
+    if (call_of(args, kwargs, &b, &client, &k, &ms) == 0 && (ch = channel_alloc(type, client)) != NULL)
+        result = begin(ch, connect_now, &k, ms);
+    batch_free(&b);
+    return result;
+}
+
+struct submitted_call {
+    struct call call;
+    uint32_t timeout_ms;
+};
+
+/* libtarn copies the arguments. */
+static int give_connect(struct operation *o, const void *options)
+{
+    const struct submitted_call *s = options;
+
+    return tarn_submit_connect(o->client->lib, s->call.address, s->call.hello, s->call.hello_bytes,
+                               s->timeout_ms, (uint64_t)(uintptr_t)&o->op, &o->channel->lib, &o->op.id);
+}
+
+static struct operation *connect_operation(struct channel *ch)
+{
+    struct operation *o = operation_new(ch->client, SUBMIT_CONNECT, false);
+
+    if (o && batch_keep(&o->batch, (PyObject *)ch) < 0)
+        Py_CLEAR(o);
+    if (o)
+        o->channel = ch;
+    return o;
+}
+
+static PyObject *submit_connect(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    struct submitted_call s = {.timeout_ms = 0};
+    struct operation *o = NULL;
+    struct channel *ch = NULL;
+    PyObject *client, *result = NULL;
+    struct batch b;
+
+    batch_init(&b, NULL, false);
+    if (call_of(args, kwargs, &b, &client, &s.call, &s.timeout_ms) == 0 &&
+        (ch = channel_alloc((PyTypeObject *)type, client)) != NULL && (o = connect_operation(ch)) != NULL)
+        result = operation_submit(o, give_connect, &s);
+    Py_XDECREF(ch);
     batch_free(&b);
     return result;
 }
@@ -99,7 +169,8 @@ static PyObject *channel_accept(PyObject *type, PyObject *args)
         return NULL;
     uint64_t until = now_ms() + (ms ? ms : ((struct client *)client)->timeout_ms);
     for (;;) {
-        PyObject *ch = begin((PyTypeObject *)type, client, accept_now, &k, window_left(until, SLICE_MS));
+        struct channel *made = channel_alloc((PyTypeObject *)type, client);
+        PyObject *ch = made ? begin(made, accept_now, &k, window_left(until, SLICE_MS)) : NULL;
         if (ch || now_ms() >= until || !PyErr_ExceptionMatches(PyExc_TimeoutError))
             return ch;
         PyErr_Clear();
@@ -288,6 +359,7 @@ static PyObject *get_closed(PyObject *self, void *unused)
 }
 
 static PyMethodDef methods[] = {
+    {"_submit", (PyCFunction)(void (*)(void))submit_connect, METH_VARARGS | METH_KEYWORDS | METH_CLASS, NULL},
     {"_accept", channel_accept, METH_VARARGS | METH_CLASS, NULL},
     {"_submit_send", (PyCFunction)(void (*)(void))submit_send, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_submit_recv", (PyCFunction)(void (*)(void))submit_recv, METH_FASTCALL | METH_KEYWORDS, NULL},

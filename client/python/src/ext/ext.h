@@ -124,8 +124,9 @@ const char *text_utf8(PyObject *o, const char *name, Py_ssize_t *n);
 
 /* --- client.c ----------------------------------------------------------------------------------- */
 
-struct lines;  /* log.c */
-struct window; /* window.h */
+struct lines;   /* log.c */
+struct window;  /* window.h */
+struct channel; /* channel.c */
 
 struct client {
     PyObject_HEAD struct tarn_client *lib; /* NULL: not open yet, or closed */

@@ -96,6 +96,8 @@ static PyObject *make_result(struct operation *o)
                    : codes_of(&o->moves->status, sizeof *o->moves, o->batch.n);
     case SUBMIT_REACH:
         return rc == 0 ? new_reference((PyObject *)o->reach) : NULL;
+    case SUBMIT_CONNECT:
+        return rc == 0 ? channel_connected(o->channel) : NULL;
     case SUBMIT_EXPECT:
     case SUBMIT_SEND:
         return rc == 0 ? new_reference(Py_None) : NULL;
@@ -437,8 +439,8 @@ static PyObject *get_why(PyObject *self, void *unused)
 
 static PyObject *get_kind(PyObject *self, void *unused)
 {
-    static const char *const names[] = {"get",  "get",   "get",   "put",    "lookup", "remove",
-                                        "read", "write", "reach", "expect", "send",   "recv"};
+    static const char *const names[] = {"get",   "get",   "get",     "put",    "lookup", "remove", "read",
+                                        "write", "reach", "connect", "expect", "send",   "recv"};
 
     (void)unused;
     return PyUnicode_InternFromString(names[((struct operation *)self)->what]);
@@ -477,7 +479,8 @@ static PyMemberDef members[] = {
 
 static PyGetSetDef properties[] = {
     {"done", get_done, NULL, "Is it complete? Does not wait.", NULL},
-    {"_kind", get_kind, NULL, "get, put, lookup, remove, read, write, reach, expect, send or recv.", NULL},
+    {"_kind", get_kind, NULL, "get, put, lookup, remove, read, write, reach, connect, expect, send or recv.",
+     NULL},
     {"_why", get_why, NULL, "The sentence of its first failure.", NULL},
     {0},
 };

@@ -6,8 +6,8 @@
 #include "ext.h"
 
 /* Kinds of operations. The result of GET is a list of bytes or codes; of the next two, a list of (code,
- * TensorInfo or None). FETCH does not compare dtypes and shapes. REACH: the reach; EXPECT, SEND: None; RECV:
- * the size of what came, or a list of sizes. */
+ * TensorInfo or None). FETCH does not compare dtypes and shapes. REACH, CONNECT: what was made; EXPECT, SEND:
+ * None; RECV: the size of what came, or a list of sizes. */
 enum what {
     SUBMIT_GET,
     SUBMIT_FETCH,
@@ -18,6 +18,7 @@ enum what {
     SUBMIT_READ,
     SUBMIT_WRITE,
     SUBMIT_REACH,
+    SUBMIT_CONNECT,
     SUBMIT_EXPECT,
     SUBMIT_SEND,
     SUBMIT_RECV
@@ -33,6 +34,7 @@ struct operation {
     int32_t *statuses;
     struct reach *reach; /* for reads, writes and reaches; the batch keeps it, and has the moves */
     struct tarn_move *moves;
+    struct channel *channel;           /* for connects; the batch keeps it */
     struct tarn_channel_item *message; /* for sends and receives; in the batch */
     bool vector;                       /* it is a list of values */
     uint32_t stride;
@@ -55,6 +57,8 @@ int operation_set_after(struct operation *o, PyObject *after, void **event);
 /* Takes the reference to o. `give` calls libtarn. */
 PyObject *operation_submit(struct operation *o, int (*give)(struct operation *o, const void *options),
                            const void *options);
+/* The channel, which has just been connected; new reference. */
+PyObject *channel_connected(struct channel *ch);
 /* Cancels the receives under way into that memory whose bytes peers write there. */
 void receives_cancel(struct client *c, uintptr_t base, uint64_t nbytes);
 /* Would it be such a receive? */

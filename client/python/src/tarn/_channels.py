@@ -191,3 +191,8 @@ class Channels(_windows.Windows):
         with listen="HOST:0"), VersionError, Timeout.
         """
         return Channel(self, address, hello, timeout)
+
+    async def aconnect(self, address: str, *, hello: Any = b"", timeout: Optional[float] = None) -> Channel:
+        """As connect(), for asyncio."""
+        channel: Channel = await self._finish(Channel._submit(self, address, hello, timeout))
+        return channel
