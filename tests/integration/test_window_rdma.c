@@ -26,15 +26,28 @@
 
 enum { RAILS = 2, PLACES = TARN_LINK_NOTICES };
 
-static int start(void **state)
+#define SOFT_ROCE 0xffffff /* its fences are not relied on */
+
+static int start_on(void **state, uint32_t vendor)
 {
     fake_reset();
+    fake.vendor = vendor;
     for (uint8_t i = 0; i < RAILS; i++) {
         char name[8];
         snprintf(name, sizeof(name), "d%u", i);
         fake_add(name, (uint8_t)(i + 1));
     }
     return window_start_rdma(state);
+}
+
+static int start(void **state)
+{
+    return start_on(state, 0);
+}
+
+static int start_soft(void **state)
+{
+    return start_on(state, SOFT_ROCE);
 }
 
 static int stop(void **state)
@@ -499,22 +512,23 @@ static void only_who_has_reached_a_lease_enters_it(void **state)
     assert_int_equal(enters(p, window_lease(p, NULL, 0, TARN_LEASE_WRITE), session, true), TARN_E_AUTH);
 }
 
-#define TEST(_test) cmocka_unit_test_setup_teardown(_test, start, stop)
+#define TESTS(T) \
+    T(goes_directly_behind_the_bytes) \
+    T(waits_for_the_slowest_rail) \
+    T(numbers_go_beyond_16_bits) \
+    T(a_full_ring_refuses_only_the_notification) \
+    T(of_a_recalled_lease_does_not_count) \
+    T(one_that_is_late_is_dropped) \
+    T(recalls_race_with_notifications) \
+    T(the_lender_is_gone_in_between) \
+    T(the_way_is_cut) \
+    T(counts_when_its_writer_has_ended) \
+    T(only_who_has_reached_a_lease_enters_it)
+#define FENCED(test) {#test, test, start, stop, NULL},
+#define UNFENCED(test) {"without fences: " #test, test, start_soft, stop, NULL},
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(goes_directly_behind_the_bytes),
-        TEST(waits_for_the_slowest_rail),
-        TEST(numbers_go_beyond_16_bits),
-        TEST(a_full_ring_refuses_only_the_notification),
-        TEST(of_a_recalled_lease_does_not_count),
-        TEST(one_that_is_late_is_dropped),
-        TEST(recalls_race_with_notifications),
-        TEST(the_lender_is_gone_in_between),
-        TEST(the_way_is_cut),
-        TEST(counts_when_its_writer_has_ended),
-        TEST(only_who_has_reached_a_lease_enters_it),
-    };
+    const struct CMUnitTest tests[] = {TESTS(FENCED) TESTS(UNFENCED)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
