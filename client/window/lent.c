@@ -36,13 +36,23 @@ static void window_free(struct tarn_window *w)
     free(w);
 }
 
+void tarn_lease_name_free(struct tarn_lease_name *name)
+{
+    if (name)
+        free(name->name);
+    free(name);
+}
+
 void tarn_lease_free(struct tarn_lease *lease)
 {
     struct tarn_lent_writer *w, *next;
+    struct tarn_lease_name *name, *after;
     if (!lease)
         return;
     LL_FOREACH_SAFE(lease->writers, w, next)
     free(w);
+    LL_FOREACH_SAFE(lease->names, name, after)
+    tarn_lease_name_free(name);
     tarn_runs_free(&lease->runs);
     free(lease);
 }

@@ -74,6 +74,13 @@ struct tarn_window {
     int notice_fd; /* an eventfd: readable while there are notices */
 };
 
+/* A node keeps this name of the lease. */
+struct tarn_lease_name {
+    struct tarn_lease_name *next;
+    struct tarn_peer_node *node;
+    char *name;
+};
+
 struct tarn_lease {
     struct tarn_lease *prev, *next; /* in its window */
     struct tarn_window *window;
@@ -83,6 +90,7 @@ struct tarn_lease {
     bool receives;          /* it is a receive's, which is under way */
     uint32_t pins, waiters; /* waiters: calls of tarn_expect() and tarn_submit_expect() */
     struct tarn_lent_writer *writers;
+    struct tarn_lease_name *names;
     struct tarn_runs runs; /* addresses in this process */
 };
 
@@ -204,6 +212,7 @@ void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under
 bool tarn_lent_receives(struct tarn_lent *l, const struct tarn_window *w);
 /* Frees a recalled lease. */
 void tarn_lease_free(struct tarn_lease *lease);
+void tarn_lease_name_free(struct tarn_lease_name *name);
 /*
  * Calls fn with the lease of that slot and generation, with the lock held. STALE: it has ended, or is of
  * another window. The session counts as its writer, if it may write.

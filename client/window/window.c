@@ -3,13 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "base/text.h"
 #include "client/check.h"
 #include "client/client.h"
 #include "client/control_conn.h"
 #include "client/displaced.h"
+#include "client/health.h"
 #include "client/op.h"
+#include "client/owed_command.h"
 #include "client/refresh.h"
 #include "client/window/alloc.h"
 #include "client/window/lender.h"
@@ -125,6 +128,53 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
     return 0;
 }
 
+/* --- their ends --------------------------------------------------------------------------------- */
+
+/* Takes the name of a lease that has ended from its node. One that does not answer is told later. */
+static void say_unlend(const struct tarn_lease_name *n, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_command command = {.n = 0};
+    redisReply *reply;
+    uint64_t soon = tarn_now_ns() + tarn_peer_node_patience(n->node);
+    tarn_command_strs(&command, "UNLEND", n->name, NULL);
+    int rc = atomic_load(&n->node->health) == TARN_UP
+                 ? tarn_control_conn_call(n->node, &command, soon < deadline_ns ? soon : deadline_ns, cancel,
+                                          &reply)
+                 : TARN_E_NODE_DOWN;
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY) {
+        tarn_owed_command_add(n->node, &command);
+        return;
+    }
+    tarn_command_free(&command);
+    if (!rc)
+        freeReplyObject(reply);
+}
+
+/* Frees a lease that has ended. */
+static void end_lease(struct tarn_lease *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_lease_name *n;
+    LL_FOREACH (l->names, n)
+        say_unlend(n, deadline_ns, cancel);
+    tarn_lease_free(l);
+}
+
+int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
+{
+    if (!l)
+        return tarn_fail(TARN_E_INVALID, "recall: NULL: pass what tarn_lease() made");
+    struct tarn_client *c = l->window->lender->client;
+    struct tarn_cancel own;
+    int rc = tarn_client_enter(c);
+    uint64_t deadline = tarn_client_deadline(c, timeout_ms);
+    struct tarn_cancel *cancel = tarn_client_cancel(c, &own);
+    if (!rc)
+        rc = tarn_lender_recall(l, deadline, cancel);
+    if (!rc)
+        end_lease(l, deadline, cancel);
+    return rc;
+}
+
 int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
 {
     if (!w)
@@ -140,7 +190,7 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
         struct tarn_lease *lease = w->leases;
         rc = tarn_lender_recall(lease, deadline, cancel);
         if (!rc)
-            tarn_lease_free(lease);
+            end_lease(lease, deadline, cancel);
     }
     if (rc)
         return rc;
@@ -227,20 +277,6 @@ int tarn_lease(struct tarn_window *w, const struct tarn_run *runs, uint32_t n,
     return 0;
 }
 
-int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
-{
-    if (!l)
-        return tarn_fail(TARN_E_INVALID, "recall: NULL: pass what tarn_lease() made");
-    struct tarn_client *c = l->window->lender->client;
-    struct tarn_cancel own;
-    int rc = tarn_client_enter(c);
-    if (!rc)
-        rc = tarn_lender_recall(l, tarn_client_deadline(c, timeout_ms), tarn_client_cancel(c, &own));
-    if (!rc)
-        tarn_lease_free(l);
-    return rc;
-}
-
 int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_MAX])
 {
     if (!l || !text)
@@ -265,6 +301,35 @@ int tarn_lease_descriptor(const struct tarn_lease *l, char text[TARN_DESCRIPTOR_
     return tarn_descriptor_format(&d, text);
 }
 
+/* --- names -------------------------------------------------------------------------------------- */
+
+static struct tarn_lease_name *name_new(struct tarn_peer_node *node, const char *name)
+{
+    struct tarn_lease_name *n = calloc(1, sizeof(*n));
+    if (!n || !(n->name = strdup(name))) {
+        free(n);
+        tarn_fail(TARN_E_NO_MEMORY, "publish: out of memory");
+        return NULL;
+    }
+    n->node = node;
+    return n;
+}
+
+static int say_lend(const struct tarn_lease_name *n, uint32_t ttl_ms, const char *descriptor,
+                    uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_command command = {.n = 0};
+    redisReply *reply;
+    tarn_command_strs(&command, "LEND", n->name, NULL);
+    tarn_command_u64(&command, ttl_ms);
+    tarn_command_str(&command, descriptor);
+    int rc = tarn_control_conn_call(n->node, &command, deadline_ns, cancel, &reply);
+    tarn_command_free(&command);
+    if (!rc)
+        freeReplyObject(reply);
+    return rc;
+}
+
 int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, uint32_t timeout_ms)
 {
     char text[TARN_DESCRIPTOR_MAX];
@@ -273,25 +338,26 @@ int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, 
         rc = tarn_fail(TARN_E_INVALID, "publish: name is NULL");
     if (rc)
         return rc;
-    struct tarn_client *c = l->window->lender->client;
+    struct tarn_lender *lender = l->window->lender;
+    struct tarn_client *c = lender->client;
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
     rc = tarn_client_enter(c);
     struct tarn_peer_node *node = rc ? NULL : tarn_peer_nodes_any(c, NULL);
     if (!rc && !node)
         rc = tarn_peer_nodes_none(c);
-    if (rc)
+    struct tarn_lease_name *n = rc ? NULL : name_new(node, name);
+    if (!n)
+        return rc ? rc : TARN_E_NO_MEMORY;
+    rc = say_lend(n, ttl_ms, text, deadline, cancel);
+    if (rc) {
+        tarn_lease_name_free(n);
         return rc;
-    struct tarn_command command = {.n = 0};
-    redisReply *reply;
-    tarn_command_strs(&command, "LEND", name, NULL);
-    tarn_command_u64(&command, ttl_ms);
-    tarn_command_str(&command, text);
-    rc = tarn_control_conn_call(node, &command, deadline, cancel, &reply);
-    tarn_command_free(&command);
-    if (!rc)
-        freeReplyObject(reply);
-    return rc;
+    }
+    pthread_mutex_lock(&lender->lent.lock);
+    LL_PREPEND(l->names, n);
+    pthread_mutex_unlock(&lender->lent.lock);
+    return 0;
 }
 
 /* --- notifications ------------------------------------------------------------------------------ */

@@ -123,7 +123,8 @@ int tarn_lease_descriptor(const struct tarn_lease *g, char text[TARN_DESCRIPTOR_
 
 /*
  * Names the lease: peers may give the name to tarn_reach() in place of the descriptor. A node keeps the name
- * in Redis (tarn:<ns>:w:<name>) while this client lives, for ttl_ms at most (0: as long as the client lives).
+ * in Redis (tarn:<ns>:w:<name>) until the lease is recalled or this client ends, for ttl_ms at most (0: no
+ * limit).
  * Names are 1 to 63 of A-Z a-z 0-9 . _ -. EXISTS: another lease has the name. NODE_DOWN: no node answers.
  */
 int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, uint32_t timeout_ms);

@@ -84,18 +84,15 @@ is a-key
 expect 0 ls --windows --ns other
 silent out
 
-# A lease that has ended keeps its name while its lender lives.
+# A name ends with its lease.
 echo recall >&3
 read -r word <&4
 checks=$((checks + 1))
 [ "$word" = recalled ] || fail "recall: $word"
 expect 0 ls --windows
-is kv
+silent out
 exec 3>&- 4<&-
 wait "$lender"
-eventually_none tarn:default:w:kv
-expect 0 ls --windows
-silent out
 
 # --- many, with a time; globs --------------------------------------------------------------------------
 
