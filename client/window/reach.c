@@ -235,7 +235,7 @@ void tarn_reach_free(struct tarn_reach *r)
 {
     if (!r)
         return;
-    if (!atomic_load(&r->doubt))
+    if (!atomic_load(&r->doubt) && tarn_client_enter(r->client) == 0) /* not in a forked child */
         tarn_link_leave(r->lender, &r->known,
                         &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
     tarn_runs_free(&r->known.lease.runs);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lending: windows and leases. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -15,6 +17,13 @@
 
 /* --- windows ------------------------------------------------------------------------------------ */
 
+/* msync() of nothing to write says whether all of it is mapped. */
+static bool is_mapped(void *addr, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
+    return msync((void *)from, (uintptr_t)addr + bytes - from, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
 static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
 {
     struct tarn_cuda_memory seen;
@@ -26,9 +35,13 @@ static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
     tarn_cuda_memory_of(addr, &seen);
     if (seen.kind == TARN_CUDA_DEVICE)
         return tarn_fail(TARN_E_UNSUPPORTED, "window: memory of a GPU cannot be lent yet: use host memory");
+    if (!is_mapped(addr, bytes))
+        return tarn_fail(TARN_E_INVALID,
+                         "window: not all of the %llu bytes at %p are mapped: lend memory until after the "
+                         "window is closed",
+                         (unsigned long long)bytes, addr);
     *m = (struct tarn_pool_memory){
         .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .touch_fd = -1};
-    m->memfd = tarn_window_file(addr, bytes, &m->file_offset);
     return 0;
 }
 
@@ -75,9 +88,12 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
         rc = tarn_lender_of(c, &lender);
     if (rc)
         return rc;
+    memory.memfd = tarn_window_file_take(addr, bytes, &memory.file_offset);
     struct tarn_window *w = calloc(1, sizeof(*w));
-    if (!w)
+    if (!w) {
+        tarn_window_file_give(memory.memfd);
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory");
+    }
     w->lender = lender;
     w->notice_fd = -1;
     rc = tarn_client_eventfd(&w->notice_fd);
@@ -90,6 +106,7 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
         if (w->notice_fd >= 0)
             close(w->notice_fd);
         free(w);
+        tarn_window_file_give(memory.memfd);
         return rc;
     }
     *w_p = w;
