@@ -122,6 +122,8 @@ struct tarn_client {
     pthread_mutex_t memory_lock;
     struct tarn_mr *memory; /* registered ranges */
     char *listen;           /* where the lender answers; NULL: on this host only */
+    pthread_mutex_t reaches_lock;
+    struct tarn_reach *reaches;
     pthread_mutex_t lender_lock;
     struct tarn_lender *lender; /* NULL: nothing was lent so far */
 

@@ -18,6 +18,7 @@
 #include "client/retire.h"
 #include "client/setting.h"
 #include "client/window/lender.h"
+#include "client/window/reach.h"
 #include "metadata/records.h"
 #include "transport/faulty/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
@@ -50,6 +51,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     pthread_mutex_init(&c->sessions_lock, NULL);
     pthread_mutex_init(&c->memory_lock, NULL);
     pthread_mutex_init(&c->lender_lock, NULL);
+    pthread_mutex_init(&c->reaches_lock, NULL);
     c->monitor.wake_fd = -1;
     tarn_read_leases_init(c);
 
@@ -176,6 +178,7 @@ void tarn_close(struct tarn_client *c)
     tarn_monitor_stop(c);
     tarn_ops_free(c);
     tarn_lender_stop(c->lender);
+    tarn_reaches_end(c);
     nodes_free(c);
     for (int t = 0; t < c->ntransports; t++)
         c->transports[t]->local_close(c->locals[t]);
@@ -190,6 +193,7 @@ void tarn_close(struct tarn_client *c)
     tarn_memory_free(c);
     pthread_mutex_destroy(&c->memory_lock);
     pthread_mutex_destroy(&c->lender_lock);
+    pthread_mutex_destroy(&c->reaches_lock);
     pthread_mutex_destroy(&c->sessions_lock);
     pthread_mutex_destroy(&c->monitor.lock);
     pthread_cond_destroy(&c->refresh_done);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/text.h"
 #include "client/check.h"
@@ -122,15 +123,26 @@ static int take_answer(struct tarn_reach *r, const redisReply *reply)
                                             : malformed(r->lender);
 }
 
-int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
-                    redisReply *const *told, size_t n, struct tarn_reach **r_p)
+static struct tarn_reach *reach_new(struct tarn_client *c, struct tarn_peer_node *lender)
 {
     struct tarn_reach *r = calloc(1, sizeof(*r));
     if (!r)
-        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
+        return NULL;
     pthread_mutex_init(&r->known.lock, NULL);
     r->client = c;
     r->lender = lender;
+    pthread_mutex_lock(&c->reaches_lock);
+    DL_APPEND(c->reaches, r);
+    pthread_mutex_unlock(&c->reaches_lock);
+    return r;
+}
+
+int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
+                    redisReply *const *told, size_t n, struct tarn_reach **r_p)
+{
+    struct tarn_reach *r = reach_new(c, lender);
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
     r->window = r->descriptor.window = lease->window;
     r->slot = r->descriptor.slot = lease->slot;
     r->gen = r->descriptor.gen = lease->gen;
@@ -207,13 +219,10 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
         rc = check_ns(c, &d);
     if (rc)
         return rc;
-    struct tarn_reach *r = calloc(1, sizeof(*r));
-    if (!r || !(r->lender = tarn_lender_node(c, &d))) {
-        free(r);
+    struct tarn_peer_node *lender = tarn_lender_node(c, &d);
+    struct tarn_reach *r = lender ? reach_new(c, lender) : NULL;
+    if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "reach: out of memory");
-    }
-    pthread_mutex_init(&r->known.lock, NULL);
-    r->client = c;
     r->descriptor = d;
     r->window = d.window;
     r->slot = d.slot;
@@ -231,13 +240,33 @@ int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_m
     return 0;
 }
 
+static void detach(struct tarn_reach *r)
+{
+    struct tarn_client *c = r->client;
+    if (!atomic_load(&r->doubt))
+        tarn_link_leave(r->lender, &r->known,
+                        &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
+    pthread_mutex_lock(&c->reaches_lock);
+    DL_DELETE(c->reaches, r);
+    pthread_mutex_unlock(&c->reaches_lock);
+}
+
+void tarn_reaches_end(struct tarn_client *c)
+{
+    struct tarn_reach *r;
+    pthread_mutex_lock(&c->reaches_lock);
+    DL_FOREACH (c->reaches, r)
+        r->client = NULL;
+    c->reaches = NULL;
+    pthread_mutex_unlock(&c->reaches_lock);
+}
+
 void tarn_reach_free(struct tarn_reach *r)
 {
     if (!r)
         return;
-    if (!atomic_load(&r->doubt) && tarn_client_enter(r->client) == 0) /* not in a forked child */
-        tarn_link_leave(r->lender, &r->known,
-                        &(struct tarn_work){.pool = r->window, .slot = r->slot, .gen = r->gen});
+    if (r->client && tarn_client_enter(r->client) == 0) /* not in a forked child */
+        detach(r);
     tarn_runs_free(&r->known.lease.runs);
     pthread_mutex_destroy(&r->known.lock);
     free(r);

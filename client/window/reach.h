@@ -10,7 +10,8 @@
 #include "client/window/descriptor.h"
 
 struct tarn_reach {
-    struct tarn_client *client;
+    struct tarn_reach *prev, *next; /* of its client */
+    struct tarn_client *client;     /* NULL: closed */
     struct tarn_descriptor descriptor;
     struct tarn_peer_node *lender;
     uint32_t window, slot;
@@ -34,6 +35,8 @@ struct tarn_told_lease {
 };
 int tarn_reach_told(struct tarn_client *c, struct tarn_peer_node *lender, const struct tarn_told_lease *lease,
                     redisReply *const *told, size_t n, struct tarn_reach **r_p);
+/* The client is closed, and with it its part of each reach. */
+void tarn_reaches_end(struct tarn_client *c);
 /* The lender has forgotten this client's session, e.g. after a broken connection: shows the token again. */
 int tarn_reach_again(const struct tarn_reach *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
 

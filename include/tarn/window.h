@@ -131,7 +131,7 @@ int tarn_lease_publish(struct tarn_lease *l, const char *name, uint32_t ttl_ms, 
  * STALE: the lease has ended. NODE_DOWN: the lender does not answer. AUTH.
  */
 int tarn_reach(struct tarn_client *c, const char *descriptor, uint32_t timeout_ms, struct tarn_reach **r_p);
-/* No transfer may be under way. NULL is allowed. */
+/* No transfer may be under way. Also after the client's tarn_close(). NULL is allowed. */
 void tarn_reach_free(struct tarn_reach *r);
 /* The lease's bytes. */
 uint64_t tarn_reach_bytes(const struct tarn_reach *r);

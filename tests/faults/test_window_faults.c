@@ -591,6 +591,78 @@ static void memory_that_is_unmapped(void **state)
     munmap(at, ROOM);
 }
 
+/* --- works in flight ----------------------------------------------------------------------------- */
+
+enum { FLYING = 16, PART_BYTES = WINDOW_ROOM / FLYING };
+
+static void submit_writes(struct window_pair *p, struct tarn_reach *r, struct tarn_move *moves,
+                          struct tarn_piece *pieces)
+{
+    for (uint64_t i = 0; i < FLYING; i++) {
+        pieces[i] = (struct tarn_piece){.addr = p->own + i * PART_BYTES, .bytes = PART_BYTES};
+        moves[i] = (struct tarn_move){.pieces = &pieces[i], .npieces = 1, .offset = i * PART_BYTES};
+        assert_int_equal(tarn_submit_write(r, &moves[i], 1, NULL, i, NULL), 0);
+    }
+}
+
+/* Fills the memory of a recalled lease; nothing comes there while somebody else uses the window. */
+static void nothing_arrives(struct window_pair *p)
+{
+    memset(p->memory, 0xee, WINDOW_ROOM);
+    struct tarn_lease *l = window_lease(p, NULL, 0, 0);
+    struct tarn_client *c = world_client(p->w, NULL);
+    char text[TARN_DESCRIPTOR_MAX];
+    struct tarn_reach *r;
+    assert_int_equal(tarn_lease_descriptor(l, text), 0);
+    assert_int_equal(tarn_reach(c, text, 0, &r), 0);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(window_move(r, false, p->own, WINDOW_ROOM, 0), 0);
+        for (size_t k = 0; k < WINDOW_ROOM; k++)
+            assert_int_equal(p->own[k], 0xee);
+    }
+    tarn_reach_free(r);
+    tarn_close(c);
+    assert_int_equal(tarn_recall(l, 0), 0);
+}
+
+static void a_peer_closes_with_works_in_flight(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    struct tarn_reach *r = window_reach(p, l);
+    struct tarn_move moves[FLYING];
+    struct tarn_piece pieces[FLYING];
+    submit_writes(p, r, moves, pieces);
+    tarn_close(p->peer);
+    p->peer = NULL;
+    assert_int_equal(tarn_recall(l, 0), 0);
+    nothing_arrives(p);
+    assert_int_equal(window_move(r, false, p->own, 1, 0), TARN_E_INVALID);
+    r->known.times = 1; /* it would tell the lender */
+    tarn_reach_free(r);
+}
+
+static void a_window_closes_with_works_in_flight(void **state)
+{
+    struct window_pair *p = *state;
+    struct tarn_reach *r = window_reach(p, window_lease(p, NULL, 0, TARN_LEASE_WRITE));
+    struct tarn_move moves[FLYING];
+    struct tarn_piece pieces[FLYING];
+    struct tarn_completion done;
+    submit_writes(p, r, moves, pieces);
+    assert_int_equal(tarn_window_close(p->window, 0), 0);
+    memset(p->memory, 0xee, WINDOW_ROOM);
+    for (int i = 0; i < FLYING; i++) {
+        HARNESS_UNTIL(tarn_drain(p->peer, &done, 1) == 1, 10000);
+        assert_true(done.status == 0 || done.status == TARN_E_STALE || done.status == TARN_E_AUTH);
+    }
+    for (size_t k = 0; k < WINDOW_ROOM; k++)
+        assert_int_equal(p->memory[k], 0xee);
+    assert_int_equal(tarn_window_new(p->lender, p->memory, WINDOW_ROOM, &p->window), 0);
+    nothing_arrives(p);
+    tarn_reach_free(r);
+}
+
 #define NAMES(test) cmocka_unit_test_setup_teardown(test, start_names, stop_names)
 #define TCP(test) \
     { \
@@ -618,6 +690,10 @@ int main(void)
         TCP(memory_that_is_freed),
         SHM(memory_that_is_freed),
         TCP(memory_that_is_unmapped),
+        TCP(a_peer_closes_with_works_in_flight),
+        SHM(a_peer_closes_with_works_in_flight),
+        TCP(a_window_closes_with_works_in_flight),
+        SHM(a_window_closes_with_works_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
