@@ -375,6 +375,7 @@ static void a_recall_that_is_stopped(void **state)
 /* A child keeps the connections of its parent open, so peers notice by their deadlines only. */
 static void a_lender_whose_child_lives_on(void **state)
 {
+    NEEDS_FORK();
     struct far *f = far_start("tcp");
     struct tarn_reach *r = NULL;
     unsigned char byte = 1;
