@@ -168,6 +168,8 @@ LDFLAGS_test_tcpx_setup := -Wl,--wrap=connect
 LDFLAGS_test_distance := -Wl,--wrap=connect
 LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
+LDFLAGS_test_window_faults := -Wl,--wrap=connect
+LDFLAGS_test_window_soak := -Wl,--wrap=connect
 LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
 LDFLAGS_test_pool := -Wl,--wrap=madvise

@@ -21,6 +21,8 @@ struct allocation {
     char *addr;
     uint64_t bytes; /* of the mapping */
     int fd;
+    uint32_t windows; /* over it */
+    bool freed;       /* it goes with the last window */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -69,33 +71,60 @@ int tarn_window_alloc(uint64_t bytes, uint32_t flags, void **addr_p)
     return 0;
 }
 
-void tarn_window_free(void *addr)
+static struct allocation *at_addr(const void *addr)
 {
     struct allocation *a;
-    pthread_mutex_lock(&lock);
-    LL_SEARCH_SCALAR(allocations, a, addr, (char *)addr);
-    if (a)
-        LL_DELETE(allocations, a);
-    pthread_mutex_unlock(&lock);
-    if (!a)
+    LL_SEARCH_SCALAR(allocations, a, addr, addr);
+    return a;
+}
+
+/* The lock is held. */
+static void end_unused(struct allocation *a)
+{
+    if (a->windows || !a->freed)
         return;
+    LL_DELETE(allocations, a);
     munmap(a->addr, a->bytes);
     close(a->fd);
     free(a);
 }
 
-int tarn_window_file(const void *addr, uint64_t bytes, uint64_t *offset_p)
+void tarn_window_free(void *addr)
+{
+    pthread_mutex_lock(&lock);
+    struct allocation *a = at_addr(addr);
+    if (a) {
+        a->freed = true;
+        end_unused(a);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int tarn_window_file_take(const void *addr, uint64_t bytes, uint64_t *offset_p)
 {
     struct allocation *a;
     int fd = -1;
     pthread_mutex_lock(&lock);
     LL_FOREACH (allocations, a) {
         uint64_t at = (uint64_t)((uintptr_t)addr - (uintptr_t)a->addr);
-        if (at < a->bytes && bytes <= a->bytes - at) {
+        if (at < a->bytes && bytes <= a->bytes - at && !a->freed) {
             fd = a->fd;
             *offset_p = at;
+            a->windows++;
         }
     }
     pthread_mutex_unlock(&lock);
     return fd;
+}
+
+void tarn_window_file_give(int fd)
+{
+    struct allocation *a;
+    pthread_mutex_lock(&lock);
+    LL_SEARCH_SCALAR(allocations, a, fd, fd);
+    if (a) {
+        a->windows--;
+        end_unused(a);
+    }
+    pthread_mutex_unlock(&lock);
 }

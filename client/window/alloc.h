@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
-/* The file that the range lies in, and the range's offset there; -1: none. */
-int tarn_window_file(const void *addr, uint64_t bytes, uint64_t *offset_p);
+/* For a window over that range: the file that it lies in, and its offset there; -1: none. The memory stays
+ * until tarn_window_file_give(), which takes -1, too. */
+int tarn_window_file_take(const void *addr, uint64_t bytes, uint64_t *offset_p);
+void tarn_window_file_give(int fd);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "client/client.h"
+#include "client/window/alloc.h"
 
 #define LOOK_NS (200 * 1000ull) /* between looks at marks, which nobody tells of */
 
@@ -99,6 +100,7 @@ void tarn_lent_free(struct tarn_lent *l)
     for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++) {
         if (l->windows[i])
             window_free(l->windows[i]);
+        tarn_window_file_give(l->pools[i].memfd);
     }
     while ((p = l->pages) != NULL) {
         l->pages = p->next;
@@ -141,6 +143,7 @@ void tarn_lent_remove(struct tarn_lent *l, struct tarn_window *w)
 {
     pthread_mutex_lock(&l->lock);
     l->windows[w->index] = NULL;
+    tarn_window_file_give(l->pools[w->index].memfd);
     l->pools[w->index] = (struct tarn_pool_memory){.memfd = -1};
     pthread_mutex_unlock(&l->lock);
     window_free(w);

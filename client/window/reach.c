@@ -73,7 +73,7 @@ void tarn_reaches_leave(struct tarn_client *c)
 static void leave(struct tarn_reach *r)
 {
     struct tarn_client *c = r->client;
-    if (!c)
+    if (!c || tarn_client_enter(c)) /* closed, or this is a forked child */
         return;
     pthread_rwlock_wrlock(&c->nodes_lock);
     DL_DELETE(c->reaches, r);

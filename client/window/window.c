@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lending: windows and leases. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -41,6 +43,13 @@ static int take_gpu_memory(const struct tarn_cuda_memory *seen, struct tarn_pool
     return rc;
 }
 
+/* msync() of nothing to write says whether all of it is mapped. */
+static bool is_mapped(void *addr, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
+    return msync((void *)from, (uintptr_t)addr + bytes - from, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
 static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
 {
     struct tarn_cuda_memory seen;
@@ -56,11 +65,15 @@ static int check_memory(void *addr, uint64_t bytes, struct tarn_pool_memory *m)
             "window: memory at %p is managed by CUDA and has no fixed place: lend memory of the host "
             "or of cudaMalloc()",
             addr);
+    if (seen.kind != TARN_CUDA_DEVICE && !is_mapped(addr, bytes))
+        return tarn_fail(TARN_E_INVALID,
+                         "window: not all of the %llu bytes at %p are mapped: lend memory until after the "
+                         "window is closed",
+                         (unsigned long long)bytes, addr);
     *m = (struct tarn_pool_memory){
         .name = "window", .kind = TARN_POOL_CPU, .base = addr, .bytes = bytes, .memfd = -1, .touch_fd = -1};
     if (seen.kind == TARN_CUDA_DEVICE)
         return take_gpu_memory(&seen, m);
-    m->memfd = tarn_window_file(addr, bytes, &m->file_offset);
     return 0;
 }
 
@@ -107,9 +120,12 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
         rc = tarn_lender_of(c, &lender);
     if (rc)
         return rc;
+    memory.memfd = tarn_window_file_take(addr, bytes, &memory.file_offset);
     struct tarn_window *w = calloc(1, sizeof(*w));
-    if (!w)
+    if (!w) {
+        tarn_window_file_give(memory.memfd);
         return tarn_fail(TARN_E_NO_MEMORY, "window: out of memory");
+    }
     w->lender = lender;
     w->notice_fd = -1;
     rc = tarn_client_eventfd(&w->notice_fd);
@@ -122,6 +138,7 @@ int tarn_window_new(struct tarn_client *c, void *addr, uint64_t bytes, struct ta
         if (w->notice_fd >= 0)
             close(w->notice_fd);
         free(w);
+        tarn_window_file_give(memory.memfd);
         return rc;
     }
     *w_p = w;

@@ -40,8 +40,10 @@ struct tarn_reach;
 /*
  * Lends [addr, addr + bytes). The first window of a client starts a thread, which answers peers at
  * tarn_options.listen and at a Unix socket; redis-cli can look into both (INFO, CLIENT LIST). The memory must
- * stay mapped until tarn_window_close() has returned 0. Memory of tarn_window_alloc() is reached by peers of
- * this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, from other hosts by tcp.
+ * stay mapped until tarn_window_close() has returned 0: nothing tells this library that it was unmapped, or
+ * that other memory has come to its address, which peers would then reach. Memory of tarn_window_alloc() is
+ * reached by peers of this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, from
+ * other hosts by tcp.
  *
  * Errors: INVALID (no such memory, or of more than one allocation of a GPU), UNSUPPORTED (CUDA has no handle
  * for memory of this kind: managed, cudaMallocAsync(), cuMemMap()), BUSY (this client has TARN_WINDOWS_MAX
@@ -58,8 +60,9 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms);
 
 /*
  * Memory for windows that peers of this host reach by mapping it. bytes is rounded up to whole pages; the
- * memory is zeroed. TARN_WINDOW_HUGE: in huge pages of 2 MiB, which the system must have reserved. Free it
- * when no window is over it any more. tarn_window_free() of anything else, or NULL, does nothing.
+ * memory is zeroed. TARN_WINDOW_HUGE: in huge pages of 2 MiB, which the system must have reserved. Memory
+ * that is freed under a window goes when the last window over it is closed. tarn_window_free() of anything
+ * else, or NULL, does nothing.
  */
 enum { TARN_WINDOW_HUGE = 1 << 0 };
 int tarn_window_alloc(uint64_t bytes, uint32_t flags, void **addr_p);

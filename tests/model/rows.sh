@@ -88,3 +88,44 @@ broken full key "a node cut off alone restores" \
     -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DLIVED_IGNORED
 broken full key "a node cut off without a witness restores" \
     -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DTOLD_IGNORED
+
+correct quick lease "within the host" -DBY=SHM
+correct quick lease "by the lender's threads" -DBY=TCP
+correct quick lease "reads by a device" -DBY=READS -DOPS=3
+correct quick lease "writes by a device" -DBY=RDMA -DOPS=3
+correct quick lease "writes by threads of one client" -DBY=RDMA -DOPS=3 -DSESSIONS=1
+correct quick lease "a lease ends by its time" -DBY=RDMA -DTTL -DONCE
+correct quick lease "a session ends" -DBY=RDMA -DSESSION_ENDS
+correct full lease "three leases" -DBY=RDMA -DLEASES=3 -DONCE
+correct full lease "three leases, threads of one client" -DBY=RDMA -DLEASES=3 -DSESSIONS=1 -DONCE
+correct full lease "all may end, sessions, too" -DBY=RDMA -DTTL -DSESSION_ENDS
+
+broken quick lease "no mark" -DBY=SHM -DNO_MARK
+broken quick lease "gen looked at before the mark" -DBY=SHM -DGEN_BEFORE_MARK
+broken quick lease "gen not looked at under the mark" -DBY=SHM -DGEN_NOT_COMPARED
+broken quick lease "mark cleared before the copy" -DBY=SHM -DMARK_CLEARED_FIRST
+broken quick lease "told before the copy" -DBY=SHM -DTOLD_FIRST
+broken quick lease "recall does not look for marks" -DBY=SHM -DMARKS_LEFT
+broken quick lease "recall looks before gen changes" -DBY=SHM -DLOOKS_FIRST
+broken quick lease "gen changes when the recall is over" -DBY=SHM -DGEN_CHANGES_LAST
+broken quick lease "a slot has its generation again" -DBY=SHM -DGEN_AGAIN
+broken quick lease "page of a killed process stays" -DBY=SHM -DPAGE_STAYS
+broken quick lease "page of a living process goes" -DBY=SHM -DPAGE_DROPPED_EARLY
+broken quick lease "recall does not wait for pins" -DBY=TCP -DPINS_LEFT
+broken quick lease "recall looks for pins before gen changes" -DBY=TCP -DLOOKS_FIRST
+broken quick lease "pinned while the client is waited for" -DBY=TCP -DPINNED_FOR_ALL
+broken quick lease "gen looked at for the first part only" -DBY=TCP -DPINNED_ONCE
+broken quick lease "verdict behind the bytes forgotten" -DBY=TCP -DVERDICT_FORGOTTEN
+broken quick lease "read: gen not looked at" -DBY=READS -DGEN_NOT_COMPARED
+broken quick lease "read: gen looked at before the bytes" -DBY=READS -DGEN_BEFORE_BYTES
+broken quick lease "keys stay" -DBY=RDMA -DKEYS_STAY
+broken quick lease "who enters is not counted" -DBY=RDMA -DENTERS_UNSEEN
+broken quick lease "a write counts when it is posted" -DBY=RDMA -DACKED_WHEN_POSTED
+broken quick lease "left though a write is in doubt" -DBY=RDMA -DLEAVES_IN_DOUBT
+broken quick lease "one reach leaves for all" -DBY=RDMA -DSESSIONS=1 -DLEAVES_FOR_ALL
+broken quick lease "keys serve any lease" -DBY=RDMA -DLEASES=3 -DONCE -DKEYS_SERVE_ANY_LEASE
+broken quick lease "the pass stays when keys are made void" -DBY=RDMA -DLEASES=3 -DONCE -DOPS=3 -DPASS_STAYS
+broken quick lease "left under an old pass" -DBY=RDMA -DLEASES=3 -DSESSIONS=1 -DONCE -DLEAVE_OF_OLD_PASS
+broken quick lease "entered with new keys and an old pass" -DBY=RDMA -DLEASES=3 -DONCE -DENTER_BEFORE_NEW_PASS
+broken quick lease "recall does not wait for another's cut" -DBY=RDMA -DTTL -DRECALL_LEAVES_THE_CUT
+broken quick lease "a session counts as gone too early" -DBY=RDMA -DSESSION_ENDS -DGONE_BEFORE_CUT_OFF
