@@ -176,6 +176,27 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
         end_unrun(q, op, rc);
 }
 
+void tarn_op_requeue(struct tarn_client *c, struct tarn_operation *op)
+{
+    struct tarn_ops_queue *q = c->ops;
+
+    pthread_mutex_lock(&q->lock);
+    bool canceled = tarn_canceled(&op->cancel), earlier = !canceled && op->deadline_ns < q->alarm_ns;
+    op->state = TARN_OP_QUEUED;
+    op->run_together = NULL;
+    if (canceled) {
+        end_unrun(q, op, tarn_cancel_fail());
+    } else {
+        DL_PREPEND(q->queued, op);
+        pthread_cond_signal(&q->work);
+    }
+    if (earlier)
+        q->alarm_ns = op->deadline_ns;
+    pthread_mutex_unlock(&q->lock);
+    if (earlier)
+        tarn_monitor_alarm(c);
+}
+
 /* --- parked ------------------------------------------------------------------------------------- */
 
 /* The lock is held. */

@@ -64,6 +64,11 @@ struct tarn_operation {
     /* READ to CONNECT: what the worker calls. `arg` is freed with the operation. */
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
     void *arg;
+    /* What a worker calls for several of one group. It ends each by tarn_op_complete(), or queues it again.
+     * NULL: it runs alone. */
+    void (*run_together)(struct tarn_client *c, struct tarn_operation *const *ops, size_t n, int cancel_fd);
+    const void *group;
+    uint64_t bytes;                                                  /* that it moves */
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes); /* does it use any of that memory? */
     bool parks;                                                      /* run() may return TARN_INPROGRESS */
     bool woken;                                                      /* since a worker took it */
@@ -102,6 +107,8 @@ struct tarn_ops_queue {
 /* Ends a running operation; when it failed, the last error is its sentence. */
 void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int status);
 
+/* It has not ended, and runs again, alone, before all that are queued. */
+void tarn_op_requeue(struct tarn_client *c, struct tarn_operation *op);
 /* Its run() has returned TARN_INPROGRESS. */
 void tarn_op_park(struct tarn_client *c, struct tarn_operation *op);
 /* Has run() called again, if the operation is not done. */
@@ -126,6 +133,9 @@ struct tarn_op_task {
     uint64_t cookie;
     void *after;
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
+    void (*run_together)(struct tarn_client *c, struct tarn_operation *const *ops, size_t n, int cancel_fd);
+    const void *group; /* of those that run_together() takes at once */
+    uint64_t bytes;
     bool (*uses)(const void *arg, const void *addr, uint64_t bytes);
     void *arg;
     bool parks;            /* run() may return TARN_INPROGRESS */

@@ -2,7 +2,7 @@
 /*
  * A worker that takes a get takes other queued gets with it, up to GETS_MAX items. Their transfers share
  * links, so many small gets cost little more than one. Each keeps its own deadline and cancel, and completes
- * as soon as its own items are final.
+ * as soon as its own items are final. The same holds for reads of one lease, up to TOGETHER_BYTES.
  */
 #include "client/op_run.h"
 
@@ -23,6 +23,7 @@
 
 #define GETS_MAX 64
 #define LOOK_MAX 32
+#define TOGETHER_BYTES (256u << 10) /* more are better off with a link of their own for each worker */
 
 /* Memory that was a GPU's at submit and was freed since must not pass for host memory. True: the operation
  * ends. */
@@ -114,23 +115,40 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
         tarn_op_complete(c, op, rc);
 }
 
-/* Takes the next operation, and other gets with a get. The lock is held. */
+static bool has_company(const struct tarn_operation *op)
+{
+    return op->kind == TARN_OP_GET || op->run_together;
+}
+
+/* May it run together with another that a worker has taken? */
+static bool goes_with(const struct tarn_operation *op, const struct tarn_operation *first)
+{
+    return has_company(op) && op->kind == first->kind && op->group == first->group;
+}
+
+static uint64_t weight(const struct tarn_operation *op)
+{
+    return op->kind == TARN_OP_GET ? op->n : op->bytes;
+}
+
+/* Takes the next operation, and others that may run together with it. The lock is held. */
 static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct tarn_operation **ops)
 {
     struct tarn_operation *op = q->queued, *next;
-    size_t n = 0, items = 0;
+    uint64_t taken = 0, most = op->kind == TARN_OP_GET ? GETS_MAX : TOGETHER_BYTES;
+    size_t n = 0;
 
     for (; op && n < GETS_MAX; op = next) {
         next = op->next;
-        if (n > 0 && (op->kind != TARN_OP_GET || items + op->n > GETS_MAX))
+        if (n > 0 && (!goes_with(op, ops[0]) || weight(op) > most || taken > most - weight(op)))
             continue;
         DL_DELETE(q->queued, op);
         op->state = TARN_OP_RUNNING;
         op->woken = false;
         op->cancel.fd = w->cancel_fd;
         ops[n++] = op;
-        items += op->n;
-        if (op->kind != TARN_OP_GET)
+        taken += weight(op);
+        if (!has_company(op) || taken >= most)
             break;
     }
     return n;
@@ -191,6 +209,8 @@ static void *worker_main(void *arg)
         pthread_mutex_unlock(&q->lock);
         if (gets)
             run_gets(w, ops, n);
+        else if (n > 1)
+            ops[0]->run_together(w->client, ops, n, w->cancel_fd);
         else
             run_other(w, ops[0]);
         pthread_mutex_lock(&q->lock);

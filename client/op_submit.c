@@ -160,6 +160,9 @@ int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op 
         return rc;
     op->after = t->after;
     op->run = t->run;
+    op->run_together = t->run_together;
+    op->group = t->group;
+    op->bytes = t->bytes;
     op->uses = t->uses;
     op->arg = t->arg;
     op->parks = t->parks;

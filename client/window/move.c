@@ -5,6 +5,10 @@
  * A read that fails on the way is tried again, by the next transport if need be, or once more when the lender
  * still answers. A write is not, once a link has taken it: bytes of the first try might arrive behind those
  * of a later write, and replace them.
+ *
+ * Small submitted reads that a worker finds queued share a flight and a link (run_together()). Each has its
+ * own deadline and cancel. What does not go through at once, because a link must be opened, breaks or is
+ * closed for another read's sake, is queued again and runs alone.
  */
 #include "client/window/move.h"
 
@@ -29,8 +33,9 @@ struct job {
     struct tarn_way way;
     uint64_t tried; /* as in struct tarn_choice */
     bool flying;
-    bool again;   /* the token was shown again */
-    bool revived; /* it is tried once more, since the lender still answers */
+    bool again;                /* the token was shown again */
+    bool revived;              /* it is tried once more, since the lender still answers */
+    struct tarn_operation *op; /* run_together(): ends with the job */
 };
 
 struct batch {
@@ -186,11 +191,20 @@ static void shown_again(struct batch *b, struct job *j)
     }
 }
 
+/* A lender that takes part in each transfer serves many together for little more than one. */
+static void note_transport(const struct batch *b, const struct job *j)
+{
+    bool both = !(j->way.side->ops->caps & TARN_CAP_ONE_SIDED);
+    if (atomic_load(&b->reach->together) != both)
+        atomic_store(&b->reach->together, both);
+}
+
 static void done(struct batch *b, struct job *j)
 {
     int status = j->x.work.status;
     switch (status) {
     case 0:
+        note_transport(b, j);
         b->told = j->x.work.notify;
         b->untold = j->x.work.untold;
         finish(b, j, 0);
@@ -452,6 +466,69 @@ static bool uses(const void *arg, const void *addr, uint64_t bytes)
     return false;
 }
 
+/* Has one that has not ended been canceled? */
+static bool any_canceled(void *arg)
+{
+    const struct batch *b = arg;
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].op && atomic_load(&b->jobs[i].op->cancel.on))
+            return true;
+    return false;
+}
+
+/* Ends the operation, if it can end so. Its reach may be gone afterwards. */
+static void landed_together(const struct batch *b, struct job *j)
+{
+    struct tarn_operation *op = j->op;
+    bool expired = j->x.end == TARN_END_EXPIRED;
+    if (!expired && (j->x.end != TARN_END_DONE || j->x.work.status))
+        return;
+    j->op = NULL;
+    j->move->status = expired ? tarn_peer_node_fail(b->reach->lender, TARN_E_TIMEOUT,
+                                                    "the deadline passed: raise timeout_ms")
+                              : 0;
+    tarn_op_complete(b->flight.client, op, j->move->status);
+}
+
+/* Posts a read if nothing has to be waited for. */
+static void post_at_once(struct batch *b, struct job *j)
+{
+    uint64_t now = tarn_now_ns();
+    if (aim(b, j) || !choose(b, j) || tarn_flight_opens(&b->flight, j->way.side))
+        return;
+    j->x.deadline_ns = j->op->deadline_ns;
+    j->x.cancel = &j->op->cancel;
+    tarn_flight_post(&b->flight, j->way.side, &j->x, now, now);
+}
+
+static void run_together(struct tarn_client *c, struct tarn_operation *const *ops, size_t n, int cancel_fd)
+{
+    const struct call *first = ops[0]->arg;
+    struct job *jobs = calloc(n, sizeof(*jobs));
+    struct batch b = {.reach = first->reach, .jobs = jobs, .n = jobs ? n : 0};
+    struct tarn_cancel any = {.fd = cancel_fd, .others = any_canceled, .others_arg = &b};
+    tarn_seen_clear(&b.seen);
+    tarn_flight_init(&b.flight, c, &any);
+    for (size_t i = 0; i < b.n; i++) {
+        const struct call *k = ops[i]->arg;
+        jobs[i] = (struct job){.move = k->moves, .op = ops[i]};
+        post_at_once(&b, &jobs[i]);
+    }
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&b.flight)) != NULL;)
+        landed_together(&b, TARN_CONTAINER_OF(x, struct job, x));
+    tarn_flight_end(&b.flight);
+    for (size_t i = 0; i < n; i++)
+        if (!jobs || jobs[i].op)
+            tarn_op_requeue(c, ops[i]);
+    free(jobs);
+}
+
+/* May it run together with other reads of the lease? */
+static bool is_small_read(const struct call *k)
+{
+    return !k->write && k->n == 1 && atomic_load(&k->reach->together) && k->moves->pieces;
+}
+
 static int submit(const struct call *as, const struct tarn_move_options *given, uint64_t cookie,
                   tarn_op *op_p)
 {
@@ -465,11 +542,16 @@ static int submit(const struct call *as, const struct tarn_move_options *given, 
         k->options.notify = &k->notify;
     }
     if (!rc) {
+        bool small = is_small_read(k);
         const struct tarn_op_task t = {.kind = k->write ? TARN_OP_WRITE : TARN_OP_READ,
                                        .timeout_ms = k->options.timeout_ms,
                                        .cookie = cookie,
                                        .after = k->options.after,
                                        .run = run_call,
+                                       .run_together = small ? run_together : NULL,
+                                       .group = k->reach,
+                                       .bytes =
+                                           small ? tarn_pieces_bytes(k->moves->pieces, k->moves->npieces) : 0,
                                        .uses = uses,
                                        .arg = k};
         rc = tarn_op_submit(k->reach->client, &t, op_p);

@@ -17,7 +17,8 @@ struct tarn_reach {
     uint32_t window, slot;
     uint64_t gen;
     bool write;
-    _Atomic bool doubt; /* bytes of a write may still arrive */
+    _Atomic bool doubt;    /* bytes of a write may still arrive */
+    _Atomic bool together; /* the last transfer's transport is one where small reads go together */
     struct tarn_known_lease known;
 };
 

@@ -190,7 +190,8 @@ static struct stalled *share(void)
     return s;
 }
 
-/* Moves s->bytes in a process of its own. */
+/* Moves s->bytes in a process of its own. It has moved before, so the lender takes it for one that keeps up.
+ */
 static pid_t mover(const struct window_pair *p, const struct tarn_lease *l, const char *transports,
                    bool write, struct stalled *s)
 {
@@ -204,7 +205,9 @@ static pid_t mover(const struct window_pair *p, const struct tarn_lease *l, cons
         if (tarn_reach(c, text, 0, &r))
             _exit(1);
         const struct tarn_piece piece = {.addr = s->bytes, .bytes = tarn_reach_bytes(r)};
-        struct tarn_move m = {.pieces = &piece, .npieces = 1};
+        struct tarn_move m = {.pieces = &piece, .npieces = 1}, none = {.npieces = 0};
+        if (write && tarn_write(r, &none, 1, NULL))
+            _exit(1);
         atomic_store(&s->rc, write ? tarn_write(r, &m, 1, NULL) : tarn_read(r, &m, 1, NULL));
         _exit(0);
     }

@@ -265,15 +265,14 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
 
 /* --- receiving ---------------------------------------------------------------------------------- */
 
-/* The answer has come in full; what was copied to a GPU ends with the copy. */
-static void answered(struct tarn_tcp_lane *n, int status)
+/* The answer has come in full. With payload for a GPU (`came`) the work ends with the copies of that. */
+static void answered(struct tarn_tcp_lane *n, int status, bool came)
 {
     struct tarn_work *w = n->unanswered;
     n->unanswered = w->next;
     if (!tarn_tcp_course(w)->status)
         tarn_tcp_course(w)->status = status;
-    tarn_tcp_course(w)->answered = true;
-    if (n->op == TARN_TCP_PUT || !is_staged(w) || tarn_tcp_course(w)->landed)
+    if (!came || !is_staged(w))
         tarn_tcp_course(w)->ended = true;
     reap(n);
 }
@@ -323,7 +322,7 @@ static int take_answer(struct tarn_tcp_lane *n)
         return garbled(n->node, "received an answer of the wrong size");
     if (f->status == TARN_E_AGAIN && w->notify) {
         w->untold = true;
-        answered(n, 0);
+        answered(n, 0, false);
         return 0;
     }
     n->received_at = (struct tarn_cursor){0};
@@ -331,10 +330,8 @@ static int take_answer(struct tarn_tcp_lane *n)
     if (f->status)
         tarn_fail(f->status, "node %s: tcp: pool %u slot %u: %s", n->node, w->pool, w->slot,
                   tarn_strerror(f->status));
-    if (f->status || n->payload_left == 0) {
-        tarn_tcp_course(w)->landed = true; /* no payload comes */
-        answered(n, f->status);
-    }
+    if (f->status || n->payload_left == 0)
+        answered(n, f->status, false);
     return 0;
 }
 
@@ -350,15 +347,16 @@ static bool add_get(const struct tarn_tcp_lane *n, struct message *m, const stru
     return room >= left;
 }
 
-/* The verdict on a get's payload is complete. */
+/* The verdict on a get's payload is complete. The next answer's header may be there already. */
 static int take_verdict(struct tarn_tcp_lane *n)
 {
     const struct tarn_tcp_frame *f = &n->verdict;
+    uint64_t tag = tarn_tcp_course(n->unanswered)->tag;
     n->verdict_due = false;
     n->verdict_got = 0;
-    if (f->magic != TARN_TCP_MAGIC || f->op != n->answer.op || f->tag != n->answer.tag || f->status > 0)
+    if (f->magic != TARN_TCP_MAGIC || f->op != (n->op | TARN_TCP_ANSWER) || f->tag != tag || f->status > 0)
         return garbled(n->node, "received something that is no verdict");
-    answered(n, f->status);
+    answered(n, f->status, true);
     return 0;
 }
 
@@ -374,7 +372,15 @@ static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
     else if (n->verdicts)
         n->verdict_due = true;
     else
-        answered(n, 0);
+        answered(n, 0, true);
+}
+
+/* Adds the verdict, and behind it the next answer's header if there is one. */
+static void add_verdict(struct tarn_tcp_lane *n, struct message *m, bool next)
+{
+    add(m, (char *)&n->verdict + n->verdict_got, FRAME - n->verdict_got);
+    if (next && m->n < IOV_MAX_USED)
+        add(m, &n->answer, FRAME);
 }
 
 /*
@@ -388,7 +394,7 @@ static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only
     const struct tarn_work *w = n->unanswered;
     if (n->payload_left && n->verdicts) {
         if (add_get(n, m, w, n->received_at, n->payload_left) && m->n < IOV_MAX_USED)
-            add(m, &n->verdict, FRAME);
+            add_verdict(n, m, !payload_only && w->next);
         return;
     }
     if (n->payload_left) {
@@ -398,7 +404,7 @@ static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only
         return;
     }
     if (n->verdict_due) {
-        add(m, (char *)&n->verdict + n->verdict_got, FRAME - n->verdict_got);
+        add_verdict(n, m, w->next);
         return;
     }
     add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);

@@ -46,10 +46,8 @@ struct tarn_tcp_lane {
 /* What a lane keeps in a work's context. */
 struct tarn_tcp_course {
     uint64_t tag;
-    int status;    /* 0 so far */
-    bool answered; /* in full, with the verdict */
-    bool landed;   /* a get into GPU memory: nothing is copied to its pieces any more */
-    bool ended;    /* it waits for nothing any more */
+    int status; /* 0 so far */
+    bool ended; /* it waits for nothing any more */
 };
 _Static_assert(sizeof(struct tarn_tcp_course) <= TARN_WORK_CONTEXT, "fits a work");
 

@@ -3,9 +3,8 @@
  * TCP, client half: works whose pieces are GPU memory. The first of them makes the lane's stage
  * (tcp_stage.h).
  *
- * A get is received into the stage and copied to the pieces. It ends when its last part is copied and, of a
- * window, the verdict has come: either may be first. Works end in the order of their answers, so later ones
- * wait for it.
+ * A get is received into the stage and copied to the pieces. It ends when its last part is copied. Works end
+ * in the order of their answers, so later ones wait for it.
  *
  * A put is copied into the stage, as far ahead as there is room, and sent from there. Its request goes out
  * with the first part that is copied.
@@ -40,8 +39,6 @@ static void land(struct tarn_tcp_lane *n)
         struct tarn_work *w = p->owner;
         fail_work(w, p->failure);
         if (p->last)
-            tarn_tcp_course(w)->landed = true;
-        if (p->last && tarn_tcp_course(w)->answered)
             tarn_tcp_course(w)->ended = true;
     }
 }

@@ -26,7 +26,7 @@
 #include "base/thread.h"
 #include "transport/tcp/tcp.h"
 
-enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
+enum { HELLO_MS = 5000, SLEEP_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 static struct tarn_tcp_node *node_of(const struct tarn_node_half *h)
 {
@@ -106,7 +106,7 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
     c->same_host = tarn_tcp_same_host(fd);
     c->keeps_up = c->same_host;
     tarn_tcp_tune(fd, c->same_host);
-    tarn_tcp_sleep(fd, SEND_MS);
+    tarn_tcp_sleep(fd, SLEEP_MS);
     c->node = t->node;
     c->thread = t;
     c->fd = fd;
@@ -240,6 +240,7 @@ static void *run(void *arg)
         bool paused = accepts && !t->node->listening;
         int limit_ms = tarn_tcp_gpu_timeout(t, t->timed || paused ? SCAN_MS : -1);
         int n = epoll_wait(t->epoll_fd, events, EVENTS, limit_ms);
+        t->ready = n;
         for (int i = 0; i < n; i++)
             if (!dispatch(t, &events[i]))
                 return NULL;

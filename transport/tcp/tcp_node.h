@@ -22,6 +22,8 @@
 #include "transport/tcp/tcp_frame.h"
 #include "transport/tcp/tcp_stage.h"
 
+#define TARN_TCP_TURN_BYTES \
+    (4u << 20) /* a connection that streams lets others have their turn after so many */
 #define TARN_TCP_WINDOW_IOVS 256
 #define TARN_TCP_ANSWERS 64 /* unsent ones of a connection; at so many, reading pauses */
 
@@ -95,6 +97,7 @@ struct tarn_tcp_thread {
     int epoll_fd;
     _Atomic uint32_t conns;
     uint32_t timed; /* connections of this thread with a deadline */
+    int ready;      /* events of the round that is being handled */
     /* GPU memory: */
     struct tarn_copiers copiers;
     struct tarn_tcp_conn *gpu_conns; /* connections that have or want a stage, in the order of arrival */

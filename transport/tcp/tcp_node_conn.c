@@ -18,7 +18,8 @@
  * has come from the GPU, so that its header can still tell of a failure. A PUT is answered, and its slot
  * unpinned, when its last part is in the pool or window.
  *
- * Nothing waits; epoll tells when a call that would block can go on. A client that does not take its answers
+ * Nothing waits; epoll tells when a call that would block can go on. (The exception are large payloads of one
+ * host, for 4 ms at most: send_replies(), may_wait().) A client that does not take its answers
  * holds at most TARN_TCP_ANSWERS frames. Its connection is closed when it takes nothing of them, or sends
  * nothing of a payload, for STALLED_MS, because its pins would stay for as long.
  */
@@ -40,8 +41,7 @@
 
 enum {
     STALLED_MS = 30000,
-    TURN_BYTES = 4 << 20,  /* a connection that streams lets others have their turn after this many */
-    WAIT_BYTES = 64 << 10, /* from so many on, sending within one host may sleep */
+    WAIT_BYTES = 64 << 10, /* from so many on, sending and receiving within one host may sleep */
     DROP_BYTES = 16384,
 };
 
@@ -165,7 +165,7 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes
     uint64_t total = 0, sent = c->sent;
     uint32_t part = 0;
     size_t n = 0;
-    for (uint32_t i = 0; i < c->count && total < TURN_BYTES; i++, sent = 0) {
+    for (uint32_t i = 0; i < c->count && total < TARN_TCP_TURN_BYTES; i++, sent = 0) {
         struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, i);
         if (!may_send(c, r, part))
             break;
@@ -176,8 +176,8 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes
         uint32_t before = part;
         if (head)
             iov[n++] = (struct iovec){(char *)&r->frame + sent, head};
-        if (payload > TURN_BYTES - total)
-            payload = TURN_BYTES - total;
+        if (payload > TARN_TCP_TURN_BYTES - total)
+            payload = TARN_TCP_TURN_BYTES - total;
         if (payload && r->device >= 0)
             payload = tarn_stage_gather(c->stage, false, &part, payload, iov + n, TARN_STAGE_PARTS);
         else if (payload)
@@ -236,7 +236,7 @@ static ssize_t send_ready(struct tarn_tcp_conn *c, uint64_t *bytes_p)
 static ssize_t send_leased(struct tarn_tcp_conn *c, uint64_t *bytes_p)
 {
     struct tarn_tcp_window_turn t;
-    tarn_tcp_window_gather(c, &t, TURN_BYTES);
+    tarn_tcp_window_gather(c, &t, TARN_TCP_TURN_BYTES);
     ssize_t sent = t.bytes ? send_some(c, t.iov, t.niov, t.bytes) : 0;
     int error = errno;
     tarn_tcp_window_unpin(c, &t);
@@ -422,7 +422,7 @@ static void end_put(struct tarn_tcp_conn *c)
 static bool pool_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct iovec *to)
 {
     uint8_t *memory;
-    int64_t room = (int64_t)(c->left < INT64_MAX ? c->left : INT64_MAX);
+    int64_t room = (int64_t)(c->left < TARN_TCP_TURN_BYTES ? c->left : TARN_TCP_TURN_BYTES);
     if (c->to && c->put_device >= 0)
         room = tarn_tcp_gpu_room(c, &memory);
     else
@@ -461,6 +461,16 @@ static void note_payload(struct tarn_tcp_conn *c, uint64_t bytes)
 }
 
 /*
+ * May receiving so many bytes sleep? The kernel then fills a large part in one call, as the bytes come. As
+ * for sending, the socket's time limit bounds what a writer that stops can cost, and it can do so only once.
+ * Not while a GPU or another client waits for this thread.
+ */
+static bool may_wait(const struct tarn_tcp_conn *c, uint64_t payload)
+{
+    return c->keeps_up && payload >= WAIT_BYTES && c->put_device < 0 && c->thread->ready == 1;
+}
+
+/*
  * Receives payload, and behind it, in the same call, the next put's header. Returns the bytes received,
  * 0 when none were there or there was no room, -1 at the end of the stream; *full_p when the socket may have
  * more.
@@ -475,12 +485,15 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     uint64_t payload = 0;
     for (uint32_t i = 0; i < t.niov; i++)
         payload += t.iov[i].iov_len;
-    uint64_t head = payload == c->left ? FRAME : 0;
+    bool wait = may_wait(c, payload);
+    uint64_t head = payload == c->left && !wait ? FRAME : 0;
     if (head)
         t.iov[t.niov++] = (struct iovec){&next, head};
     struct msghdr h = {.msg_iov = t.iov, .msg_iovlen = t.niov};
-    ssize_t n = recvmsg(c->fd, &h, MSG_DONTWAIT);
+    ssize_t n = recvmsg(c->fd, &h, wait ? MSG_WAITALL : MSG_DONTWAIT);
     int error = errno;
+    if (wait && n < (ssize_t)payload)
+        c->keeps_up = false;
     tarn_tcp_window_unpin(c, &t);
     errno = error;
     if (n <= 0)
@@ -505,7 +518,7 @@ static bool may_begin(const struct tarn_tcp_conn *c)
 static bool receive_puts(struct tarn_tcp_conn *c)
 {
     bool more = true;
-    for (uint64_t turn = 0; more && turn < TURN_BYTES && (c->receiving || may_begin(c));) {
+    for (uint64_t turn = 0; more && turn < TARN_TCP_TURN_BYTES && (c->receiving || may_begin(c));) {
         if (!c->receiving) {
             int r = c->in_bytes == FRAME ? 1 : fill(c, FRAME);
             if (r <= 0)

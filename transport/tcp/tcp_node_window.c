@@ -185,7 +185,7 @@ static uint64_t add_lease_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_t
     if (c->put_status)
         return 0;
     t->pinned[t->npinned++] = f;
-    return add_runs(t, &p, left);
+    return add_runs(t, &p, left < TARN_TCP_TURN_BYTES ? left : TARN_TCP_TURN_BYTES);
 }
 
 static uint64_t add_stage_room(struct tarn_tcp_conn *c, struct tarn_tcp_window_turn *t, uint64_t left)
