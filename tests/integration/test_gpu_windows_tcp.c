@@ -93,7 +93,7 @@ static void need_standin(void)
 {
     devices_need(1);
     if (!tarn_standin_delay)
-        harness_skip("gpu", "only the stand-in's copies can be delayed, and fail");
+        harness_skip("standin", "only the stand-in's copies can be delayed, and fail");
 }
 
 static int stop(void **state)
