@@ -43,8 +43,8 @@ static int begin(struct tarn_channel_call *k, const struct tarn_channel_options 
         rc = tarn_options_copy(&k->options, sizeof(k->options), given);
     if (!rc)
         rc = check_items(k);
-    if (!rc)
-        rc = k->send ? tarn_channel_send_check(k) : tarn_channel_recv_begin(k);
+    if (!rc && !k->send)
+        rc = tarn_channel_recv_begin(k);
     if (rc)
         return rc;
     pthread_mutex_lock(&ch->all->lock);

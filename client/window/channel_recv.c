@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "client/window/channel_ask.h"
+#include "client/window/channel_small.h"
 #include "client/window/lease_text.h"
 #include "client/window/lender.h"
-#include "transport/seen.h"
 
 /* A transfer in the middle of its copy may take so long before the receive ends with BUSY. */
 #define RECALL_MS 200
@@ -59,27 +59,13 @@ static uint32_t fill_runs(const struct tarn_channel_call *k, const char *base, s
     return n;
 }
 
-static int check_small(const struct tarn_channel_call *k)
-{
-    struct tarn_seen seen;
-    uint32_t gpu = 0;
-    int rc = 0;
-    tarn_seen_clear(&seen);
-    for (size_t i = 0; !rc && !gpu && i < k->n; i++)
-        rc = tarn_pieces_gpu(k->items[i].pieces, k->items[i].npieces, &seen, &gpu);
-    if (!rc && gpu)
-        rc = tarn_fail(TARN_E_UNSUPPORTED,
-                       "recv: memory of a GPU cannot be received into yet: use host memory");
-    return rc;
-}
-
 int tarn_channel_recv_begin(struct tarn_channel_call *k)
 {
     const struct tarn_lease_options o = {.size = sizeof(o), .flags = TARN_LEASE_WRITE};
     struct tarn_lent *lent = k->channel->all->lent;
     size_t npieces = 0;
     if (k->bytes <= TARN_SMALL_MAX)
-        return check_small(k);
+        return 0;
     struct tarn_window *w = window_of(lent, k);
     if (!w)
         return tarn_fail(TARN_E_INVALID,
@@ -226,22 +212,6 @@ int tarn_channel_recv_advance(struct tarn_channel_call *k, uint64_t deadline_ns,
     return tarn_reason_fail(&why);
 }
 
-static void put_into_place(const struct tarn_channel_call *k)
-{
-    const char *from = k->data;
-    for (size_t i = 0; i < k->n; i++) {
-        const struct tarn_channel_item *item = &k->items[i];
-        struct tarn_cursor at = {0};
-        uint64_t left = item->bytes, n;
-        void *to;
-        for (; left > 0 && (n = tarn_cursor_next(&at, item->pieces, item->npieces, left, &to)) > 0;
-             left -= n) {
-            memcpy(to, from, n);
-            from += n;
-        }
-    }
-}
-
 int tarn_channel_recv_finish(struct tarn_channel_call *k, int rc)
 {
     struct tarn_reason why;
@@ -256,7 +226,7 @@ int tarn_channel_recv_finish(struct tarn_channel_call *k, int rc)
         }
     }
     if (!why.code && k->data)
-        put_into_place(k);
+        tarn_reason_keep(&why, tarn_channel_scatter(k, k->data));
     free(k->data);
     if (k->bytes_p && k->n == 1 && (why.code == 0 || why.code == TARN_E_SIZE))
         *k->bytes_p = k->items[0].bytes;

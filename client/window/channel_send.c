@@ -8,29 +8,8 @@
 
 #include "base/clock.h"
 #include "client/window/channel_ask.h"
+#include "client/window/channel_small.h"
 #include "client/window/move.h"
-#include "transport/seen.h"
-
-int tarn_channel_send_check(const struct tarn_channel_call *k)
-{
-    struct tarn_seen seen;
-    if (k->bytes > TARN_SMALL_MAX)
-        return 0;
-    tarn_seen_clear(&seen);
-    for (size_t i = 0; i < k->n; i++) {
-        const struct tarn_channel_item *item = &k->items[i];
-        uint32_t gpu;
-        int rc = tarn_pieces_gpu(item->pieces, item->npieces, &seen, &gpu);
-        if (!rc && gpu)
-            rc = tarn_fail(TARN_E_UNSUPPORTED,
-                           "send: item %zu is in memory of a GPU, and the message has only %" PRIu64
-                           " bytes: copy it to host memory first",
-                           i, k->bytes);
-        if (rc)
-            return rc;
-    }
-    return 0;
-}
 
 /* --- one message -------------------------------------------------------------------------------- */
 
@@ -47,30 +26,13 @@ static void begin_deliver(const struct tarn_channel_call *k, const struct tarn_a
     tarn_buf_free(&sizes);
 }
 
-static void add_bytes(const struct tarn_channel_call *k, struct tarn_command *c)
-{
-    char data[TARN_SMALL_MAX];
-    size_t bytes = 0;
-    for (size_t i = 0; i < k->n; i++) {
-        const struct tarn_channel_item *item = &k->items[i];
-        struct tarn_cursor at = {0};
-        void *from;
-        for (uint64_t n; (n = tarn_cursor_next(&at, item->pieces, item->npieces, sizeof(data), &from)) > 0;
-             bytes += n)
-            memcpy(data + bytes, from, n);
-    }
-    tarn_command_add(c, data, bytes);
-}
-
+/* `data`: of a small message. */
 static int deliver(const struct tarn_channel_call *k, const struct tarn_announcement *a, const char *how,
-                   uint64_t deadline_ns, struct tarn_cancel *cancel)
+                   const char *data, uint64_t bytes, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_command c = {.n = 0};
     begin_deliver(k, a, how, &c);
-    if (strcmp(how, "data") == 0)
-        add_bytes(k, &c);
-    else
-        tarn_command_add(&c, "", 0);
+    tarn_command_add(&c, data, bytes);
     return tarn_channel_ask(k->channel, &c, deadline_ns, cancel);
 }
 
@@ -106,9 +68,21 @@ static int send_large(const struct tarn_channel_call *k, const struct tarn_annou
     struct tarn_reason why;
     tarn_reason_keep(&why, write_items(k, a, deadline_ns, cancel));
     if (!why.code)
-        return deliver(k, a, "written", deadline_ns, cancel);
+        return deliver(k, a, "written", "", 0, deadline_ns, cancel);
     if (why.code != TARN_E_STALE)
         abandon(k, a);
+    return tarn_reason_fail(&why);
+}
+
+static int send_small(const struct tarn_channel_call *k, const struct tarn_announcement *a,
+                      uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    char data[TARN_SMALL_MAX];
+    struct tarn_reason why;
+    tarn_reason_keep(&why, tarn_channel_gather(k, data));
+    if (!why.code)
+        return deliver(k, a, "data", data, k->bytes, deadline_ns, cancel);
+    abandon(k, a);
     return tarn_reason_fail(&why);
 }
 
@@ -126,7 +100,7 @@ static int refuse(const struct tarn_channel_call *k, const struct tarn_announcem
                   struct tarn_cancel *cancel)
 {
     uint64_t room = 0;
-    int rc = deliver(k, a, "size", deadline_ns, cancel);
+    int rc = deliver(k, a, "size", "", 0, deadline_ns, cancel);
     for (size_t i = 0; i < a->n; i++)
         room += a->capacities[i];
     if (rc)
@@ -147,7 +121,7 @@ static int send_to(const struct tarn_channel_call *k, const struct tarn_announce
     if (!fits(k, a))
         return refuse(k, a, deadline_ns, cancel);
     if (k->bytes <= TARN_SMALL_MAX)
-        return deliver(k, a, "data", deadline_ns, cancel);
+        return send_small(k, a, deadline_ns, cancel);
     return send_large(k, a, deadline_ns, cancel);
 }
 

@@ -6,8 +6,6 @@
 #include "base/cancel.h"
 #include "client/window/channels.h"
 
-/* INVALID, UNSUPPORTED: it cannot be sent. */
-int tarn_channel_send_check(const struct tarn_channel_call *k);
 /*
  * Does what can be done now; may wait for the peer's answers. TARN_INPROGRESS: no receive is posted; call
  * again when woken. The lock is held, but not while this waits. When the call has ended, it is in no list.

@@ -29,7 +29,7 @@
  * tarn_window_close() has returned 0.
  *
  * Rules of tarn.h hold here, too. A channel may be used by any number of threads at once, but is closed by
- * one. Memory of GPUs can be sent, but not in messages of up to 4 KiB, and not received into.
+ * one. Memory may be the host's or a GPU's at either end; what kernels still write must be waited for first.
  */
 #ifndef TARN_CHANNEL_H
 #define TARN_CHANNEL_H
@@ -108,7 +108,7 @@ struct tarn_channel_item {
 /*
  * Sends a message. 0: it has been received. SIZE: the receive has other items, or smaller ones: it has ended
  * with SIZE, too, and nothing was written. Other errors: NODE_DOWN, TIMEOUT, CANCELED, CLOSED,
- * NOT_REACHABLE, INVALID, UNSUPPORTED (a small message in memory of a GPU).
+ * NOT_REACHABLE, INVALID.
  */
 int tarn_send(struct tarn_channel *ch, uint64_t tag, const struct tarn_piece *pieces, uint32_t npieces,
               const struct tarn_channel_options *o);

@@ -96,6 +96,10 @@ struct tarn_cuda_piece {
     uint64_t bytes;
 };
 
+/* Copies n pieces between this device's memory and the host's, and waits, on a stream of its own: for few
+ * bytes that come seldom. */
+int tarn_cuda_copy_now(int device, const struct tarn_cuda_piece *pieces, size_t n);
+
 /* Also warms up everything copies need, so that the first one is not slower. */
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p);
 /* Waits for running copies. NULL is allowed. */

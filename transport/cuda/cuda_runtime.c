@@ -352,6 +352,25 @@ int tarn_cuda_export(int device, void *begin, uint8_t handle[TARN_CUDA_HANDLE], 
     return 0;
 }
 
+int tarn_cuda_copy_now(int device, const struct tarn_cuda_piece *pieces, size_t n)
+{
+    cudaStream_t stream;
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    cudaError_t e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (!e) {
+        for (size_t i = 0; !e && i < n; i++)
+            e = cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyDefault, stream);
+        cudaError_t ended = cudaStreamSynchronize(stream);
+        e = e ? e : ended;
+        cudaStreamDestroy(stream);
+    }
+    tarn_cuda_leave(device, before);
+    cudaGetLastError();
+    return e ? tarn_cuda_failed(e, "a copy", device) : 0;
+}
+
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
 {
     cudaIpcMemHandle_t h;

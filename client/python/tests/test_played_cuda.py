@@ -206,10 +206,10 @@ class Played(StoreCase):
         self.assertEqual(self.driver.read(a.at, 8), floats(3, 4))
 
     def test_channels(self) -> None:
-        """Sends from a GPU wait for its streams. What is received lies in host memory."""
+        """Sends from a GPU, and receives into one, wait for its streams."""
         listener = self.client.listen()
         memory = bytearray(8000)
-        a = self.tensor(0, 2000)
+        a, b = self.tensor(0, 2000), self.tensor(1, 2000)
         self.driver.write(a.at, floats(*range(2000)))
         with self.client.connect(listener.address) as sender, listener.accept() as receiver:
             with self.client.window(memory):
@@ -220,9 +220,21 @@ class Played(StoreCase):
                 self.driver.lib.played_let_go(held)
                 sender.send(a)
                 self.assertEqual((op.wait(), memory), (8000, floats(*range(2000))))
-            for call in (lambda: sender.send(self.tensor(0, 8)), lambda: receiver.recv_into(self.tensor(0, 8))):
-                with self.assertRaises(tarn.Unsupported):
-                    call()
+            with self.client.window(b):
+                held = self.hold(1)
+                with self.assertRaises(tarn.Timeout):
+                    receiver.recv_into(b, timeout=0.1)
+                self.driver.lib.played_let_go(held)
+                for sent in (memory, floats(7, 8)):  # the second goes with the message, into the same receive
+                    op = receiver.submit_recv_into(b)
+                    sender.send(sent)
+                    self.assertEqual(op.wait(), len(sent))
+                    self.assertEqual(self.driver.read(b.at, len(sent)), sent)
+            small = self.tensor(0, 2)
+            self.driver.write(small.at, floats(5, 6))
+            op = receiver.submit_recv_into(self.tensor(1, 2))
+            sender.send(small)
+            self.assertEqual(op.wait(), 8)
 
     def test_no_such_device(self) -> None:
         self.streams.current += [0] * 8

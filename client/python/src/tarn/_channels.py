@@ -38,8 +38,7 @@ class Channel(_tarn.Channel):
         return Peer(address.rpartition(":")[0].strip("[]"), address, id, hello)
 
     def send(self, value: Any, tag: int = 0, *, timeout: Optional[float] = None) -> None:
-        """Sends a message, and waits until it has been received. Also raises Unsupported (in memory of a GPU, and at
-        most 4096 bytes)."""
+        """Sends a message, and waits until it has been received."""
         _wait(self._submit_send(value, tag, timeout))
 
     @overload
@@ -64,9 +63,9 @@ class Channel(_tarn.Channel):
         More than 4096 bytes must lie in one window of this client: c.window(array). Parts of it may be received into
         at the same time.
 
-        Also raises Again (the sender gave up in the middle: receive again), Unsupported (memory of a GPU) and Busy (the
-        sender was stopped in the middle of a copy; the memory is its until the window is closed). A SizeMismatch has
-        the size of what was sent as `nbytes`. The content is undefined after other exceptions.
+        Also raises Again (the sender gave up in the middle: receive again) and Busy (the sender was stopped in the
+        middle of a copy; the memory is its until the window is closed). A SizeMismatch has the size of what was sent as
+        `nbytes`. The content is undefined after other exceptions.
         """
         return _wait(self._submit_recv(value, tag, timeout))
 
