@@ -63,8 +63,7 @@ enum {
     /* Peers write to windows with keys, and compare nothing. Each lease is entered, and recalls of leases
      * that somebody has entered make the keys void. */
     TARN_CAP_KEYS = 1 << 9,
-    TARN_CAP_NOTIFY = 1 << 10,  /* put() sees to tarn_work.notify */
-    TARN_CAP_WINDOWS = 1 << 11, /* clients lend windows by it */
+    TARN_CAP_WINDOWS = 1 << 10, /* clients lend windows by it; put() sees to tarn_work.notify */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -171,7 +170,7 @@ struct tarn_work {
     uint64_t offset;                 /* from the start of the pool, or of the lease */
     uint64_t bytes;                  /* total of the pieces; 0 is legal and still checks the generation */
     const struct tarn_leased *lease; /* NULL: the work is about a pool */
-    /* put() with TARN_CAP_NOTIFY: what the lender is told once the bytes are in place; NULL: nothing. */
+    /* put() with TARN_CAP_WINDOWS: what the lender is told once the bytes are in place; NULL: nothing. */
     const struct tarn_notify *notify;
     const struct tarn_piece *pieces;
     uint32_t npieces;

@@ -219,24 +219,6 @@ static int command_leave(struct tarn_conn *c, size_t n, redisReply **args)
     return 0;
 }
 
-static int command_notify(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    const redisReply *data = args[5];
-    struct tarn_notify told = {.data = data->str, .bytes = (uint32_t)data->len};
-    struct tarn_lent_visitor v;
-    (void)n;
-    int rc = visitor(&v, c->session->id, args + 1);
-    if (!rc)
-        rc = tarn_arg_u64(args[4], "tag", 10, UINT64_MAX, &told.tag);
-    if (!rc && data->len > TARN_NOTIFY_MAX)
-        rc = tarn_fail(TARN_E_INVALID, "NOTIFY: %zu bytes: at most %d", (size_t)data->len, TARN_NOTIFY_MAX);
-    if (!rc)
-        rc = tarn_lent_notify(&lender_of(c->host)->lent, v.session, v.window, v.slot, v.gen, &told);
-    if (!rc)
-        tarn_resp_add_simple(&c->out, "OK");
-    return rc;
-}
-
 /* Those of channels are in channel_commands.c. */
 static int command_lender(struct tarn_conn *c, size_t n, redisReply **args)
 {
@@ -282,8 +264,6 @@ static const struct tarn_control_command commands[] = {
      "<channel> <7 fields of the connector> <hello> [<secret>]: makes a channel"},
     {"LENDER", command_lender, 2, 0, 0, TARN_ANYBODY,
      "<protocol> [<secret>]: who answers here, for channels"},
-    {"NOTIFY", command_notify, 6, 0, 0, TARN_SESSION,
-     "<window> <slot> <gen> <tag> <data>: a write is complete"},
     {"ENTER", command_enter, 7, 0, 0, TARN_SESSION,
      "<transport> <r|w> <window> <slot> <gen> <link>: how the transport reaches the window"},
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, ": figures of this lender"},

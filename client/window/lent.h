@@ -188,9 +188,6 @@ void tarn_lent_forget(struct tarn_lent *l, uint64_t session, bool quit);
 
 /* --- lent_notify.c ------------------------------------------------------------------------------ */
 
-/* A writer's notification. AGAIN: too many wait. STALE, AUTH. */
-int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
-                     const struct tarn_notify *n);
 /* The session's ring, for peers of this host. */
 int tarn_lent_ring_of(struct tarn_lent *l, uint64_t session, int *fd_p);
 /* The bell has rung. */

@@ -21,7 +21,7 @@ void tarn_lent_drain(struct tarn_lent *l);
 /* Takes what the session's ring still has, and frees the ring. */
 void tarn_lent_ring_end(struct tarn_lent *l, uint64_t session);
 /* tarn_guard.notify. It takes the lock. */
-int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
+int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
                            const struct tarn_notify *n);
 /* tarn_guard.ring_new and so on. They take the lock. */
 int tarn_lent_guard_ring_new(void *arg, uint64_t session, struct tarn_notice_ring **ring_p);

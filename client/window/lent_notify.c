@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Notifications of what a client lends. They come from transports and the control thread, in calls, and from
- * sessions of this host and links of rdma through rings; then they wait in their window's queue. The lease is
- * looked up when a notification goes from its ring to the queue, under the lock that ends leases: none of a
- * lease that has ended gets there.
+ * Notifications of what a client lends. They come from transports, in calls, and from sessions of this host
+ * and links of rdma through rings; then they wait in their window's queue. The lease is looked up when a
+ * notification goes from its ring to the queue, under the lock that ends leases: none of a lease that has
+ * ended gets there.
  *
  * Whoever waits for one looks at the rings by itself for a while, since the writer is often about to end.
  * Then it sleeps, and the lender's thread looks when the bell rings. A submitted operation that waits is
@@ -227,9 +227,10 @@ void tarn_lent_guard_ring_end(void *arg, struct tarn_notice_ring *ring)
 
 /* --- telling ------------------------------------------------------------------------------------ */
 
-int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
-                     const struct tarn_notify *n)
+int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
+                           const struct tarn_notify *n)
 {
+    struct tarn_lent *l = arg;
     pthread_mutex_lock(&l->lock);
     tarn_lent_drain(l); /* the same writer's earlier ones */
     int rc = add(l, session, window, slot, gen, n, TARN_LENT_NOTICES);
@@ -237,12 +238,6 @@ int tarn_lent_notify(struct tarn_lent *l, uint64_t session, uint32_t window, uin
     return rc == TARN_E_STALE ? tarn_lent_stale(window, slot)
            : rc ? tarn_fail(rc, "window %u lease %u: notification: %s", window, slot, tarn_strerror(rc))
                 : 0;
-}
-
-int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
-                           const struct tarn_notify *n)
-{
-    return tarn_lent_notify(arg, session, pool, slot, gen, n);
 }
 
 /* --- waiting ------------------------------------------------------------------------------------ */

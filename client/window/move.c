@@ -49,7 +49,7 @@ struct batch {
     size_t n;
     struct tarn_reason why; /* of the first job that failed */
     const struct tarn_notify *notify;
-    bool told, untold; /* the notification went with the last job; in vain, since the queue was full */
+    bool untold; /* the notification went with the last job in vain, since the queue was full */
 };
 
 static void finish(struct batch *b, struct job *j, int status)
@@ -102,7 +102,7 @@ static int unreachable(const struct batch *b, const struct job *j)
 /* Does the notification go with this job? The others have ended. */
 static bool carries(const struct batch *b, const struct job *j)
 {
-    return b->notify && !b->why.code && j == &b->jobs[b->n - 1] && (j->way.side->ops->caps & TARN_CAP_NOTIFY);
+    return b->notify && !b->why.code && j == &b->jobs[b->n - 1];
 }
 
 /* Waits for the keeper's word on a lender that has just failed. */
@@ -205,7 +205,6 @@ static void done(struct batch *b, struct job *j)
     switch (status) {
     case 0:
         note_transport(b, j);
-        b->told = j->x.work.notify;
         b->untold = j->x.work.untold;
         finish(b, j, 0);
         break;
@@ -328,35 +327,6 @@ static void run(struct batch *b)
     tarn_flight_end(&b->flight);
 }
 
-static int say(const struct batch *b, const struct tarn_notify *n)
-{
-    const struct tarn_reach *r = b->reach;
-    struct tarn_command c = {.n = 0};
-    redisReply *reply;
-    tarn_command_str(&c, "NOTIFY");
-    tarn_command_u64(&c, r->window);
-    tarn_command_u64(&c, r->slot);
-    tarn_command_gen(&c, r->gen);
-    tarn_command_u64(&c, n->tag);
-    tarn_command_add(&c, n->data, n->bytes);
-    int rc = tarn_control_conn_call(r->lender, &c, b->deadline_ns, b->cancel, &reply);
-    tarn_command_free(&c);
-    if (!rc)
-        freeReplyObject(reply);
-    return rc;
-}
-
-/* Over the control connection, which is behind the writes: they have been answered. */
-static int notify(const struct batch *b, const struct tarn_notify *n)
-{
-    int rc = say(b, n);
-    if (rc == TARN_E_AUTH) /* the session has ended; nothing was told */
-        rc = tarn_reach_again(b->reach, b->deadline_ns, b->cancel);
-    else
-        return rc;
-    return rc ? rc : say(b, n);
-}
-
 static int check(const struct tarn_reach *r, const struct tarn_move *moves, size_t n,
                  const struct tarn_move_options *o, bool write)
 {
@@ -390,15 +360,12 @@ static int begin(struct call *k, const struct tarn_move_options *given)
     return rc ? rc : tarn_client_enter(k->reach->client);
 }
 
-/* The bytes are in place. */
-static int told(const struct batch *b)
+static int untold(const struct batch *b)
 {
-    if (!b->told)
-        return notify(b, b->notify);
-    return b->untold ? tarn_peer_node_fail(b->reach->lender, TARN_E_AGAIN,
-                                           "its queue of notifications is full: the bytes are in place, so "
-                                           "tell again with a write of no moves")
-                     : 0;
+    return tarn_peer_node_fail(
+        b->reach->lender, TARN_E_AGAIN,
+        "its queue of notifications is full: the bytes are in place, so tell again with a "
+        "write of no moves");
 }
 
 static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
@@ -422,7 +389,7 @@ static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
     run(&b);
     if (b.n > 1)
         free(b.jobs);
-    return b.notify && !b.why.code ? told(&b) : tarn_reason_fail(&b.why);
+    return b.untold && !b.why.code ? untold(&b) : tarn_reason_fail(&b.why);
 }
 
 int tarn_move_run(struct tarn_reach *r, struct tarn_move *moves, size_t n, bool write, uint64_t deadline_ns,

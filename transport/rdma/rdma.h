@@ -34,7 +34,7 @@
 
 enum {
     TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS |
-                     TARN_CAP_KEYS | TARN_CAP_NOTIFY | TARN_CAP_WINDOWS
+                     TARN_CAP_KEYS | TARN_CAP_WINDOWS
 };
 
 extern const struct tarn_transport_ops tarn_rdma_ops;

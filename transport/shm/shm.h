@@ -6,8 +6,8 @@
 #include "transport/transport.h"
 
 enum {
-    TARN_SHM_CAPS = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED |
-                    TARN_CAP_NOTIFY | TARN_CAP_WINDOWS
+    TARN_SHM_CAPS =
+        TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_WINDOWS
 };
 
 extern const struct tarn_transport_ops tarn_shm_ops;

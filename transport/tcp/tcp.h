@@ -5,7 +5,7 @@
 
 #include "transport/transport.h"
 
-enum { TARN_TCP_CAPS = TARN_CAP_GPU | TARN_CAP_NOTIFY | TARN_CAP_WINDOWS };
+enum { TARN_TCP_CAPS = TARN_CAP_GPU | TARN_CAP_WINDOWS };
 
 extern const struct tarn_transport_ops tarn_tcp_ops;
 extern const struct tarn_node_half_ops tarn_tcp_node_ops;
