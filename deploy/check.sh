@@ -18,12 +18,11 @@ export JOBS=$most
 say "${ui_bold}tarn: build and test${ui_off}"
 rm -f "$LOG_DIR"/*.log
 packages check
-# All is built first: what a build writes delays tests, whose nodes beat every 100 ms.
+# Built first: what a build writes delays tests, whose nodes beat every 100 ms. VMs have no disk here to wait for.
 step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests python
 # Only for its warnings, which do not depend on optimization.
 step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang CFLAGS="-O0 -g" B=build-clang all python
 step "Build (stand-in)" make -j"$jobs" standin
-[ -n "${QUICK:-}" ] || step "Build (sanitizers)" make -j"$jobs" sanitized
 step "Tests" env REQUIRE="${REQUIRE:+$REQUIRE,}python,python-wheel" make check-tests
 
 # The VMs' tests watch deadlines: beside them only what yields to them.
@@ -32,6 +31,7 @@ begin "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RD
     REQUIRE="${REQUIRE:+$REQUIRE,}rdma" make check-rdma
 step "Style and documents" nice -n 19 make check-style
 step "Models" nice -n 19 make check-model QUICK=1
+[ -n "${QUICK:-}" ] || step "Build (sanitizers)" nice -n 19 make sanitized
 finish
 # The soaks wait most of their time. They are short; a run that counts takes an hour:
 # make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
