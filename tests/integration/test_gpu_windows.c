@@ -192,8 +192,8 @@ static void all_ways(struct scene *s, struct device *d)
     static struct tarn_piece pieces[PIECES + 1];
     const struct tarn_notify notify = {.tag = 5};
     const struct tarn_move_options o = {.size = sizeof(o), .notify = &notify};
-    uint8_t *own = device_alloc(d, LEASED);
     reach(s);
+    uint8_t *own = device_alloc(d, LEASED);
     for (int i = 0; i <= PIECES; i++) /* in reverse, so that no two adjoin */
         pieces[i] = (struct tarn_piece){.addr = own + (PIECES - 1 - i) * PIECE, .bytes = PIECE};
     pieces[PIECES] = (struct tarn_piece){.addr = own + PIECES * PIECE, .bytes = LEASED - PIECES * PIECE};

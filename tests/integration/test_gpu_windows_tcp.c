@@ -406,8 +406,8 @@ static void a_recall_waits_for_no_peer(void **state)
     enum { SLOW = 20, ASKED = 4 };
     struct scene *s = *state;
     int reads[SLOW], writes[SLOW];
-    uint8_t *got = malloc(BYTES);
     begin(s, BYTES);
+    uint8_t *got = malloc(BYTES);
     for (int i = 0; i < SLOW; i++) {
         struct tarn_tcp_frame f = request(s, TARN_TCP_GET, BYTES), put = request(s, TARN_TCP_PUT, PART);
         reads[i] = greeted(s);
