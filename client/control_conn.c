@@ -31,22 +31,37 @@
 
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
-static void greeting_parse(const redisReply *reply, uint64_t *epoch_p, uint64_t *now_ns_p)
+struct greeting {
+    uint64_t epoch, now_ns, term;
+};
+
+static uint64_t number_of(const redisReply *value)
 {
-    *epoch_p = *now_ns_p = 0;
+    uint64_t n = 0;
+
+    if (value->type == REDIS_REPLY_INTEGER)
+        return (uint64_t)value->integer;
+    if (value->str)
+        tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, &n);
+    return n;
+}
+
+static struct greeting greeting_parse(const redisReply *reply)
+{
+    struct greeting g = {0};
+
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         const redisReply *name = reply->element[i], *value = reply->element[i + 1];
         if (!name->str)
             continue;
         if (strcmp(name->str, "epoch") == 0 && value->str)
-            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, epoch_p);
-        if (strcmp(name->str, "now_ns") == 0) {
-            if (value->type == REDIS_REPLY_INTEGER)
-                *now_ns_p = (uint64_t)value->integer;
-            else if (value->str)
-                tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, now_ns_p);
-        }
+            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, &g.epoch);
+        if (strcmp(name->str, "now_ns") == 0)
+            g.now_ns = number_of(value);
+        if (strcmp(name->str, "term") == 0)
+            g.term = number_of(value);
     }
+    return g;
 }
 
 /*
@@ -130,7 +145,6 @@ static int restarted(struct tarn_control_conn *conn)
 static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply)
 {
     struct tarn_peer_node *node = conn->node;
-    uint64_t epoch, now_ns;
     char who[TARN_NODE_TEXT];
     struct tarn_reason why;
     int rc = tarn_reason_keep(&why, tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL));
@@ -141,15 +155,16 @@ static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply
         return tarn_fail(rc, "%s; TARN_SECRET is set in the environment", why.text);
     if (rc != 0)
         return rc;
-    greeting_parse(reply, &epoch, &now_ns);
-    if (epoch == 0)
+    struct greeting g = greeting_parse(reply);
+    if (g.epoch == 0)
         return tarn_peer_node_fail(node, TARN_E_PROTOCOL,
                                    "the answer to HELLO has no epoch: is that address a tarnd?");
-    if ((uint32_t)epoch != node->key.epoch)
+    if ((uint32_t)g.epoch != node->key.epoch)
         return restarted(conn);
     if (conn->local)
         atomic_store(&node->local, true);
-    clock_learn(node, conn->hello_ns, now_ns);
+    conn->term = g.term;
+    clock_learn(node, conn->hello_ns, g.now_ns);
     return 0;
 }
 

@@ -91,10 +91,22 @@ static void refused(struct tarn_transfer *x, int status)
     x->work.status = tarn_reason_keep(&x->why, status);
 }
 
+/*
+ * May the link write to the extent? The node takes reservations back when the session has lost all its
+ * connections, and stops the links it had, but the session can begin another term with new links. rdma would
+ * then write into another client's object: nothing compares generations there.
+ */
+static int check_term(const struct tarn_open_link *l, const struct tarn_transfer *x)
+{
+    if (!l->side->write || x->term >= l->term)
+        return 0;
+    return tarn_fail(TARN_E_STALE, "node %s: has dropped the reservation", l->side->node->key.id);
+}
+
 /* Gives the work to the link, which must know its window. As get() and put() return. */
 static int give(struct tarn_open_link *l, struct tarn_transfer *x, struct tarn_cancel *cancel)
 {
-    int rc = x->work.lease ? tarn_link_know(l, &x->work, x->deadline_ns, cancel) : 0;
+    int rc = x->work.lease ? tarn_link_know(l, &x->work, x->deadline_ns, cancel) : check_term(l, x);
 
     if (rc != 0)
         return rc;

@@ -37,6 +37,7 @@ struct tarn_transfer {
     struct tarn_work work;
     struct tarn_transfer *prev, *next;
     struct tarn_flight_link *fl;
+    uint64_t term; /* puts: of the session in which the extent is reserved */
     uint64_t deadline_ns, patience_ns;
     const struct tarn_cancel *cancel; /* its own; NULL: none */
     enum tarn_end end;

@@ -290,6 +290,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
         return rc;
     }
     l->side = s;
+    l->term = conn->term;
     tarn_reason_keep(&why, rc = open_on(conn, &asked, &steps, cancel, l));
     /* Closing it also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)

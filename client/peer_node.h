@@ -38,6 +38,7 @@ struct tarn_open_link {
     struct tarn_side *side;
     const struct tarn_transport_ops *ops;
     struct tarn_link *link;
+    uint64_t term;          /* of the session, when the node made its end */
     _Atomic uint32_t views; /* of a shared link */
     /* By index of a window: the id or pass that the link knows there (known.h). NULL: none so far. */
     _Atomic(_Atomic uint64_t *) known;
@@ -92,6 +93,7 @@ struct tarn_control_conn {
     bool refused;   /* HELLO was refused, or another incarnation has answered: not to be used again */
     bool published; /* HELLO has shown the secret from the node's record */
     uint64_t since_ns, hello_ns;
+    uint64_t term; /* of the session, as HELLO's answer said */
 };
 
 /* One incarnation of a node. Lives until the client is closed. */

@@ -56,6 +56,7 @@ struct tarn_target {
     bool granted; /* (pool, slot, gen) is reserved until COMMIT or ABORT */
     uint32_t pool, slot;
     uint64_t offset, gen;
+    uint64_t term;       /* of the session in which it is reserved */
     uint64_t tried;      /* as in struct tarn_choice */
     struct tarn_way way; /* the last one posted to */
     bool held;           /* its node answered BUSY or AGAIN to COMMIT; job->held says why */

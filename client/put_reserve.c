@@ -160,7 +160,7 @@ void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 
 /* --- its answer --------------------------------------------------------------------------------- */
 
-static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisReply *e)
+static void take_grant(struct tarn_put *p, struct tarn_target *t, uint64_t term, const redisReply *e)
 {
     char who[TARN_NODE_TEXT];
 
@@ -177,24 +177,25 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     t->pool = (uint32_t)e->element[0]->integer;
     t->offset = (uint64_t)e->element[1]->integer;
     t->slot = (uint32_t)e->element[2]->integer;
+    t->term = term;
     t->granted = true;
     t->state = TARN_TARGET_RESERVED;
     t->held = false;
 }
 
-static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
+static void take_grants(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_put_node *node,
                         const redisReply *reply)
 {
     size_t at = 0;
 
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->node != node || t->state != TARN_TARGET_ASKED)
+        if (t->node != node->node || t->state != TARN_TARGET_ASKED)
             continue;
         if (at < reply->elements)
-            take_grant(p, t, reply->element[at++]);
+            take_grant(p, t, node->reserve->term, reply->element[at++]);
         else
-            refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", node->key.id));
+            refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", t->node->key.id));
     }
 }
 
@@ -261,7 +262,7 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
                 reserve_failed(p, c, node, rc);
                 continue;
             }
-            take_grants(p, c, node->node, reply);
+            take_grants(p, c, node, reply);
             freeReplyObject(reply);
         }
         tarn_chunk_ask(p, c);

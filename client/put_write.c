@@ -85,6 +85,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .bytes = bytes,
                                    .pieces = pieces,
                                    .npieces = npieces};
+    t->x.term = t->term;
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = others ? tarn_peer_node_patience(t->node) : UINT64_MAX;
     t->x.cancel = p->cancel;

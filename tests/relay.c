@@ -279,6 +279,15 @@ void relay_pass(struct relay *r)
     pthread_mutex_unlock(&r->lock);
 }
 
+void relay_break(struct relay *r)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < r->npairs; i++)
+        pair_close(&r->pairs[i]);
+    pthread_mutex_unlock(&r->lock);
+    wake(r); /* poll() keeps closed sockets open */
+}
+
 unsigned relay_held(struct relay *r, const char *name)
 {
     unsigned held = 0;

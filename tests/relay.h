@@ -30,6 +30,8 @@ void relay_answer(struct relay *r, const char *name, const char *bytes);
 /* From now on, forwards only the first `bytes` bytes of replies that follow a command of this name on its
  * connection. NULL: forwards the rest, too. */
 void relay_cut(struct relay *r, const char *name, size_t bytes);
+/* Closes all connections. New ones are relayed as before. */
+void relay_break(struct relay *r);
 /* The number of held commands of this name. */
 unsigned relay_held(struct relay *r, const char *name);
 /* The number of commands of this name forwarded to the node. "" counts all commands. */

@@ -153,13 +153,28 @@ void put_made(struct place *p, const char *key, size_t bytes, uint64_t version)
     free(data);
 }
 
+void expect_bytes(const char *key, const uint8_t *got, const uint8_t *want, size_t bytes)
+{
+    size_t first = 0, wrong = 0, last = 0, zero = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (got[i] == want[i])
+            continue;
+        first = wrong++ ? first : i;
+        last = i;
+        zero += got[i] == 0;
+    }
+    expect(wrong == 0,
+           "get %s: other bytes than were put: %zu of %zu, between byte %zu and byte %zu, %zu of them zero",
+           key, wrong, bytes, first, last, zero);
+}
+
 void expect_made(struct place *p, const char *key, size_t bytes, uint64_t version)
 {
     uint8_t *want = made(bytes, key, version), *got = calloc(1, bytes + 1);
     assert_non_null(got);
     int status = get_bytes(p, key, got, bytes);
     expect(status == 0, "get %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
-    expect(memcmp(got, want, bytes) == 0, "get %s: other bytes than were put", key);
+    expect_bytes(key, got, want, bytes);
     free(want);
     free(got);
 }

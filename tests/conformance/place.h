@@ -58,6 +58,7 @@ int put_bytes(struct place *p, const char *key, const void *data, size_t bytes, 
 int get_bytes(struct place *p, const char *key, void *data, size_t bytes);
 void put_these(struct place *p, const char *key, const uint8_t *data, size_t bytes);
 void put_made(struct place *p, const char *key, size_t bytes, uint64_t version);
+void expect_bytes(const char *key, const uint8_t *got, const uint8_t *want, size_t bytes);
 void expect_made(struct place *p, const char *key, size_t bytes, uint64_t version);
 void expect_status(struct place *p, const char *key, size_t bytes, int want);
 void remove_key(struct place *p, const char *key);

@@ -228,6 +228,32 @@ static void a_canceled_put_returns_its_space_after_the_answer(void **state)
     free(data);
 }
 
+/* The session loses all its connections, so the node takes the reservation back and gives the extent to
+ * another client. The session then begins again with a new link. */
+static void a_put_session_without_its_reservation_writes_nothing(void **state)
+{
+    (void)state;
+    char *data = calloc(1, BYTES);
+    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    struct tarn_item item = {.key = key_of("mine"), .tensor = tarn_bytes(BYTES)};
+    struct tarn_put_options o = {.size = sizeof o, .timeout_ms = LONG_MS};
+    struct tarn_put_session *session;
+    assert_non_null(data);
+    assert_int_equal(tarn_put_begin(client, &item, 1, &o, &session), 0);
+    relay_break(relay);
+    HARNESS_UNTIL(reserved() == 0, LONG_MS);
+    struct tarn_client *other =
+        client_open(here.redis->url, (struct tarn_options){.transports = "rdma,tcp", .timeout_ms = LONG_MS});
+    assert_int_equal(client_put(other, "theirs", 'y', BYTES, NULL), 0);
+    assert_int_equal(tarn_put_write(session, 0, 0, &piece, 1, LONG_MS), TARN_E_NODE_DOWN);
+    assert_non_null(strstr(tarn_last_error(), "has dropped the reservation"));
+    tarn_put_abort(session);
+    assert_int_equal(client_get(other, "theirs", 'y', BYTES), 0);
+    assert_int_equal(put_within("mine", LONG_MS), 0);
+    tarn_close(other);
+    free(data);
+}
+
 /* With another node the answer is not waited for as long: the put continues there with a new reservation. */
 static void a_put_continues_on_another_node(void **state)
 {
@@ -329,6 +355,7 @@ int main(int argc, char **argv)
         CASE(a_put_takes_another_way_after_the_nodes_answer),
         CASE(a_timed_out_put_returns_its_space_after_the_answer),
         CASE(a_canceled_put_returns_its_space_after_the_answer),
+        CASE(a_put_session_without_its_reservation_writes_nothing),
         CASE(a_put_continues_on_another_node),
         CASE(a_client_killed_before_the_answer_leaves_no_queue_pair),
     };

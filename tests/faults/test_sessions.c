@@ -167,6 +167,61 @@ static void hello_after_quit_keeps_the_session(void **state)
     harness_passed(w->h);
 }
 
+/* --- terms -------------------------------------------------------------------------------------- */
+
+/* Of session 5, as HELLO says it. */
+static long long term_of(struct tarn_resp *r)
+{
+    redisReply *reply = harness_command(r, "HELLO", "1", "5", NULL);
+    long long term = -1;
+    for (size_t i = 0; i + 1 < reply->elements; i += 2)
+        if (strcmp(reply->element[i]->str, "term") == 0)
+            term = strtoll(reply->element[i + 1]->str, NULL, 10);
+    freeReplyObject(reply);
+    assert_true(term > 0);
+    return term;
+}
+
+/* Session 5 reserves, and loses its connection. Returns the term in which it reserved. */
+static long long reserve_and_leave(const struct node_world *w, const char *access, const char *key)
+{
+    struct node_client c = {.resp = node_join(w->node->local, "5")};
+    long long term = term_of(c.resp);
+    if (access)
+        node_attach(c.resp, access);
+    node_reserve(&c, "absent", key, 1000);
+    struct tarn_resp *other = node_join(w->node->local, "5");
+    tarn_resp_free(c.resp);
+    assert_int_equal(term_of(other), term); /* one connection is left */
+    tarn_resp_free(other);
+    return term;
+}
+
+/* So a client that comes again knows whether what it has reserved is still its own. */
+static void term_lasts_as_long_as_the_reservations(void **state)
+{
+    static const struct {
+        const char *access;
+        bool keeps;
+    } rows[] = {{NULL, false}, {"r", false}, {"w", true}};
+    struct node_world *w = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bool lingers = rows[i].access != NULL;
+        long long term = reserve_and_leave(w, rows[i].access, rows[i].access ? rows[i].access : "-");
+        HARNESS_UNTIL(node_figure(w->node->control, "sessions") == 0, 5000);
+        assert_int_equal(node_figure(w->node->control, "sessions_lingering"), lingers);
+        assert_int_equal(node_pool_figure(w->node->control, "reserved"), rows[i].keeps);
+        struct tarn_resp *r = node_join(w->node->local, "5");
+        long long later = term_of(r);
+        if (rows[i].keeps)
+            assert_int_equal(later, term);
+        else
+            assert_true(later > term);
+        tarn_resp_free(r);
+    }
+    harness_passed(w->h);
+}
+
 /* --- children ----------------------------------------------------------------------------------- */
 
 /* Runs in a child: attaches for writing, leaves the connection to its own child, and ends. */
@@ -358,6 +413,7 @@ int main(void)
         WITH_NODE(a_process_has_a_limited_number_of_sessions),
         WITH_NODE(attach_after_quit_keeps_the_session),
         WITH_NODE(hello_after_quit_keeps_the_session),
+        WITH_NODE(term_lasts_as_long_as_the_reservations),
         WITH_NODE(connections_end_with_the_process_that_attached),
         WITH_NODE(children_do_not_inherit_mapped_pools),
         WITH_REDIS(unauthenticated_clients_get_little_memory_and_no_time),

@@ -129,3 +129,8 @@ broken quick lease "left under an old pass" -DBY=RDMA -DLEASES=3 -DSESSIONS=1 -D
 broken quick lease "entered with new keys and an old pass" -DBY=RDMA -DLEASES=3 -DONCE -DENTER_BEFORE_NEW_PASS
 broken quick lease "recall does not wait for another's cut" -DBY=RDMA -DTTL -DRECALL_LEAVES_THE_CUT
 broken quick lease "a session counts as gone too early" -DBY=RDMA -DSESSION_ENDS -DGONE_BEFORE_CUT_OFF
+
+correct quick session "connections break in any order"
+broken quick session "links of any term write" -DANY_TERM
+broken quick session "a term does not end" -DTERM_STAYS
+broken quick session "reservations are freed before links are cut off" -DFREED_BEFORE_CUT_OFF

@@ -191,6 +191,7 @@ static struct tarn_session *session_new(struct tarn_sessions *all, uint64_t id)
         return NULL;
     s->all = all;
     s->id = id;
+    s->term = ++all->terms;
     s->pidfd = s->hazard_fd = -1;
     HASH_ADD(hh, all->table, id, sizeof(s->id), s);
     if (!s->hh.tbl) {
@@ -227,7 +228,11 @@ void tarn_session_leave(struct tarn_session *s)
         session_free(s);
         return;
     }
-    if (!s->writer && s->all->host->ops->release(s, false))
+    if (s->writer)
+        return;
+    bool released = s->all->host->ops->release(s, false);
+    s->term = ++s->all->terms;
+    if (released)
         s->all->host->ops->released(s->all->host);
 }
 

@@ -12,6 +12,9 @@
  * number is CONNECTED again. QUIT promises that nothing is mapped any more; HELLO and ATTACH revoke that
  * promise. When the process exits, connections that a child has inherited are closed as well: its mappings
  * are gone.
+ *
+ * A session's *term* ends when the host takes its reservations back. An id that comes again begins another
+ * term, so the client can tell that what it had reserved is gone (docs/protocol.md, HELLO).
  */
 #ifndef TARN_TRANSPORT_SESSION_H
 #define TARN_TRANSPORT_SESSION_H
@@ -26,7 +29,7 @@
 struct tarn_session {
     UT_hash_handle hh;
     struct tarn_sessions *all;
-    uint64_t id;
+    uint64_t id, term;
     uint32_t connections;
     bool identified;  /* a connection came over the Unix socket; sets pid, process and pidfd */
     pid_t pid;        /* 0: the process is in a PID namespace that is hidden from here */
@@ -45,6 +48,7 @@ struct tarn_session {
 struct tarn_sessions {
     struct tarn_host *host;
     struct tarn_session *table;
+    uint64_t terms; /* begun so far, of all sessions */
     void (*drop)(const struct tarn_session *s);
 };
 
