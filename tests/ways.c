@@ -90,7 +90,7 @@ static void add_pools(struct way *list, const char *name)
         add(list, &gpu, 1, slow ? PLAIN : FEW);
 }
 
-/* Windows: only cuda_ipc lends those of a GPU, and nothing else. */
+/* Windows. cuda_ipc lends those of a GPU, and nothing else. For those over tcp there is test_gpu_windows_tcp. */
 static void add_windows(struct way *list, const char *name)
 {
     const struct kind cpu = {.transport = name, .window = true};
@@ -98,9 +98,15 @@ static void add_windows(struct way *list, const char *name)
     if (!(find_transport(name)->caps & TARN_CAP_WINDOWS))
         return;
     if (strcmp(name, "cuda_ipc")) {
+        bool is_tcpx = !strcmp(name, "tcpx");
+        int few = is_tcpx && !tarn_standin_fail ? PLAIN : FEW;
         add(list, &cpu, -1, ALL);
-        if (!strcmp(name, "tcp") && devices_there() > 0)
-            add(list, &cpu, 0, FEW);
+        if ((is_tcpx || !strcmp(name, "tcp")) && devices_there() > 0)
+            add(list, &cpu, 0, few);
+        if (is_tcpx && devices_there() > 0) {
+            add(list, &gpu, 0, few);
+            add(list, &gpu, -1, few);
+        }
         return;
     }
     add(list, &gpu, 0, ALL);

@@ -11,6 +11,7 @@
 
 #include "client/window/lender.h"
 #include "tests/standin/cuda_standin.h"
+#include "tests/tcpx/child.h"
 #include "tests/transports.h"
 #include "transport/cuda/cuda.h"
 
@@ -30,6 +31,7 @@ static int start_over(void **state, const char *transports, enum memory memory)
     void *w;
     assert_int_equal(world_start(&w, &plan), 0);
     p->w = w;
+    p->over = transports;
     p->lender = world_client(p->w, NULL);
     p->peer = world_client(p->w, transports);
     p->shared = memory == SHARED;
@@ -54,6 +56,13 @@ static int start_over(void **state, const char *transports, enum memory memory)
 int window_start_tcp(void **state)
 {
     return start_over(state, "tcp", PRIVATE);
+}
+
+/* With the plugin that is a fixture. */
+int window_start_tcpx(void **state)
+{
+    child_configure("fixture-v7");
+    return start_over(state, "tcpx", PRIVATE);
 }
 
 int window_start_shm(void **state)

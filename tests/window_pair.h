@@ -12,6 +12,7 @@
 struct window_pair {
     struct world *w;
     struct tarn_client *lender, *peer;
+    const char *over;      /* the peer's transport */
     unsigned char *memory; /* of the window */
     bool shared;           /* it is tarn_window_alloc()'s */
     void *lent;            /* the same memory, as the lender names it; a GPU's has another address */
@@ -21,6 +22,7 @@ struct window_pair {
 
 /* For tables of tests. Over shm and rdma with memory that is shared. */
 int window_start_tcp(void **state);
+int window_start_tcpx(void **state);
 int window_start_shm(void **state);
 int window_start_rdma(void **state);
 /* With memory of the stand-in's GPU, into which it lets the test look: over cuda_ipc and tcp. */
@@ -29,6 +31,7 @@ int window_start_gpu_tcp(void **state);
 int window_stop(void **state);
 
 #define WINDOW_TCP(test) {"tcp: " #test, test, window_start_tcp, window_stop, NULL},
+#define WINDOW_TCPX(test) {"tcpx: " #test, test, window_start_tcpx, window_stop, NULL},
 #define WINDOW_SHM(test) {"shm: " #test, test, window_start_shm, window_stop, NULL},
 #define WINDOW_GPU(test) {"cuda_ipc: " #test, test, window_start_gpu, window_stop, NULL},
 #define WINDOW_GPU_TCP(test) {"tcp, memory of a GPU: " #test, test, window_start_gpu_tcp, window_stop, NULL},

@@ -362,7 +362,7 @@ static int serve(struct tarn_lender *l, const char *host)
     if (!names[0])
         return tarn_fail(
             TARN_E_CONFIG,
-            "window: none of the client's transports lends windows: shm, cuda_ipc, rdma and tcp do");
+            "window: none of the client's transports lends windows: shm, cuda_ipc, rdma, tcpx and tcp do");
     return tarn_host_serve(&l->host, &s, names, false);
 }
 

@@ -94,7 +94,7 @@ static int unreachable(const struct batch *b, const struct job *j)
     if (b->reach->descriptor.gpu && !may_reach(b))
         return tarn_peer_node_fail(lender, TARN_E_NOT_REACHABLE,
                                    "window %u is memory of a GPU: clients of the lender's host reach it by "
-                                   "cuda_ipc or tcp, others by tcp: give both sides one of these",
+                                   "cuda_ipc, all by tcpx or tcp: give both sides one of these",
                                    b->reach->window);
     return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
 }

@@ -42,8 +42,8 @@ struct tarn_reach;
  * tarn_options.listen and at a Unix socket; redis-cli can look into both (INFO, CLIENT LIST). The memory must
  * stay mapped until tarn_window_close() has returned 0: nothing tells this library that it was unmapped, or
  * that other memory has come to its address, which peers would then reach. Memory of tarn_window_alloc() is
- * reached by peers of this host without a copy; other CPU memory by tcp; memory of a GPU by cuda_ipc, from
- * other hosts by tcp.
+ * reached by peers of this host without a copy; other CPU memory by tcpx or tcp; memory of a GPU by
+ * cuda_ipc, from other hosts by tcpx or tcp.
  *
  * Errors: INVALID (no such memory, or of more than one allocation of a GPU), UNSUPPORTED (CUDA has no handle
  * for memory of this kind: managed, cudaMallocAsync(), cuMemMap()), BUSY (this client has TARN_WINDOWS_MAX

@@ -183,7 +183,9 @@ void expect_status(struct place *p, const char *key, size_t bytes, int want)
 {
     uint8_t *got = calloc(1, bytes + 1);
     assert_non_null(got);
-    assert_int_equal(get_bytes(p, key, got, bytes), want);
+    int status = get_bytes(p, key, got, bytes);
+    expect(status == want, "get %s: %s, not %s: %s", key, tarn_error_name(status), tarn_error_name(want),
+           tarn_last_error());
     free(got);
 }
 

@@ -628,8 +628,8 @@ static void the_lender_is_gone(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest here[] = {TESTS(WINDOW_TCP) HOST_TESTS(WINDOW_TCP) TESTS(WINDOW_SHM)
-                                          HOST_TESTS(WINDOW_SHM)},
+    const struct CMUnitTest here[] = {TESTS(WINDOW_TCP) HOST_TESTS(WINDOW_TCP) TESTS(WINDOW_TCPX)
+                                          TESTS(WINDOW_SHM) HOST_TESTS(WINDOW_SHM)},
                             gpu[] = {TESTS(WINDOW_GPU) TESTS(WINDOW_GPU_TCP)},
                             rdma[] = {TESTS(WINDOW_RDMA) HOST_TESTS(WINDOW_RDMA)};
     return window_run(argc, argv, here, WINDOW_COUNT(here), gpu, WINDOW_COUNT(gpu), rdma, WINDOW_COUNT(rdma));

@@ -209,6 +209,7 @@ static pid_t mover(const struct window_pair *p, const struct tarn_lease *l, cons
         if (write && tarn_write(r, &none, 1, NULL))
             _exit(1);
         atomic_store(&s->rc, write ? tarn_write(r, &m, 1, NULL) : tarn_read(r, &m, 1, NULL));
+        dprintf(2, "MOVER %s\n", tarn_last_error());
         _exit(0);
     }
     return pid;
@@ -243,7 +244,7 @@ static void a_reader_that_stops(void **state)
     struct tarn_window *w;
     unsigned char *memory;
     struct tarn_lease *l = lend_large(p, 0x11, &memory, &w);
-    pid_t pid = mover(p, l, "tcp", false, s);
+    pid_t pid = mover(p, l, p->over, false, s);
     stop_in_the_middle(pid, s->bytes, 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     memset(memory, 0xee, LARGE);
@@ -251,7 +252,7 @@ static void a_reader_that_stops(void **state)
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_int_equal(atomic_load(&s->rc), TARN_E_STALE);
     assert_null(memchr(s->bytes, 0xee, LARGE));
-    assert_int_equal(s->bytes[LARGE - 1], 0);
+    assert_true(s->bytes[LARGE - 1] == 0 || s->bytes[LARGE - 1] == 0x11); /* not of the memory as it is */
     assert_int_equal(tarn_window_close(w, 0), 0);
     free(memory);
     munmap(s, sizeof(*s));
@@ -265,7 +266,7 @@ static void a_writer_that_stops(void **state)
     unsigned char *memory;
     memset(s->bytes, 0x11, LARGE);
     struct tarn_lease *l = lend_large(p, 0, &memory, &w);
-    pid_t pid = mover(p, l, "tcp", true, s);
+    pid_t pid = mover(p, l, p->over, true, s);
     stop_in_the_middle(pid, memory, 0);
     assert_int_equal(tarn_recall(l, 0), 0);
     memset(memory, 0xee, LARGE);
@@ -569,6 +570,10 @@ static void a_ring_that_ends_loses_nothing(void **state)
     { \
         "tcp: " #test, test, window_start_tcp, window_stop, NULL \
     }
+#define TCPX(test) \
+    { \
+        "tcpx: " #test, test, window_start_tcpx, window_stop, NULL \
+    }
 #define SHM(test) \
     { \
         "shm: " #test, test, window_start_shm, window_stop, NULL \
@@ -585,6 +590,13 @@ int main(void)
                                        SHM(the_peer_checks_runs),
                                        TCP(a_reader_that_stops),
                                        TCP(a_writer_that_stops),
+                                       TCPX(a_reader_that_stops),
+                                       TCPX(a_writer_that_stops),
+                                       TCPX(what_a_session_may_ends_with_it),
+                                       TCPX(the_token_for_reading_does_not_write),
+                                       TCPX(the_lender_checks_ranges),
+                                       TCPX(a_recall_ends_before_it_waits),
+                                       TCPX(many_threads_tell),
                                        SHM(a_copy_that_stops),
                                        TCP(a_recall_ends_before_it_waits),
                                        SHM(close_ends_leases),

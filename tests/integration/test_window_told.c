@@ -387,7 +387,7 @@ static void submitted_expects(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest here[] = {TESTS(WINDOW_TCP) TESTS(WINDOW_SHM)},
+    const struct CMUnitTest here[] = {TESTS(WINDOW_TCP) TESTS(WINDOW_TCPX) TESTS(WINDOW_SHM)},
                             gpu[] = {TESTS(WINDOW_GPU) TESTS(WINDOW_GPU_TCP)}, rdma[] = {TESTS(WINDOW_RDMA)};
     return window_run(argc, argv, here, WINDOW_COUNT(here), gpu, WINDOW_COUNT(gpu), rdma, WINDOW_COUNT(rdma));
 }

@@ -7,7 +7,7 @@
 
 #include "base/net.h"
 #include "tests/tcpx/child.h"
-#include "transport/tcpx/tcpx.h"
+#include "transport/tcpx/tcpx_node.h"
 
 /* One connection with messages written by hand. */
 struct rude {
@@ -148,6 +148,64 @@ static void a_lane_goes_one_way(void **state)
     is_refused(r, TARN_E_PROTOCOL);
 }
 
+static int no_lease(void *arg, uint64_t session, bool write, uint32_t pool, uint32_t slot, uint64_t gen,
+                    uint64_t offset, uint64_t bytes, struct tarn_pinned *p)
+{
+    (void)arg, (void)session, (void)write, (void)pool, (void)slot, (void)gen, (void)offset, (void)bytes,
+        (void)p;
+    return TARN_E_STALE;
+}
+
+/* From now on it is a lender's. */
+static void lend(const struct rude *r)
+{
+    r->n->half->serve.guard.pin_lease = no_lease;
+}
+
+static void tell(struct rude *r, uint32_t lane, uint32_t bytes)
+{
+    const struct tarn_notice notice = {.bytes = bytes};
+    say(r, (struct tarn_tcpx_frame){.op = TARN_TCPX_TELL, .lane = lane}, &notice);
+}
+
+static void nodes_are_not_told_anything(void **state)
+{
+    struct rude *r = *state;
+    opened_lane(r);
+    tell(r, 0, 1);
+    is_refused(r, TARN_E_PROTOCOL);
+}
+
+static void a_lender_is_told_on_a_lane(void **state)
+{
+    struct rude *r = *state;
+    lend(r);
+    opened_lane(r);
+    tell(r, 1, 1);
+    is_refused(r, TARN_E_PROTOCOL);
+}
+
+static void a_notification_has_a_put(void **state)
+{
+    struct rude *r = *state;
+    lend(r);
+    opened_lane(r);
+    tell(r, 0, 1);
+    say(r, request(TARN_TCPX_PUT, 0), NULL);
+    tell(r, 0, TARN_NOTIFY_MAX);
+    tell(r, 0, 1);
+    is_refused(r, TARN_E_PROTOCOL);
+}
+
+static void a_notification_has_a_limited_size(void **state)
+{
+    struct rude *r = *state;
+    lend(r);
+    opened_lane(r);
+    tell(r, 0, TARN_NOTIFY_MAX + 1);
+    is_refused(r, TARN_E_PROTOCOL);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, setup, teardown)
 
 int main(void)
@@ -157,6 +215,10 @@ int main(void)
         CASE(a_token_is_good_for_its_session),
         CASE(a_lane_takes_a_limited_number_of_requests),
         CASE(a_lane_goes_one_way),
+        CASE(nodes_are_not_told_anything),
+        CASE(a_lender_is_told_on_a_lane),
+        CASE(a_notification_has_a_put),
+        CASE(a_notification_has_a_limited_size),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

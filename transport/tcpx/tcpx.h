@@ -18,6 +18,12 @@
  *                                       <--           DONE lane tag status
  *                                       <--           FAIL lane status sentence: the link is unusable
  *
+ * Windows: a lease is pinned only while bytes are copied out of it or into it (tcpx_node_window.c).
+ *
+ *   TELL lane notice                    -->           the next PUT has this notification
+ *                                       <--           DONE lane tag status, for gets, too: was the lease
+ *                                                     there for all of it?
+ *
  * A lane is a one-way comm of the plugin, for one pool of the node and one memory of the client (the host's
  * or a GPU's). Works of a lane are answered, moved and ended in the order of their requests, so bytes on the
  * plugin's connection need no names. A work's bytes are cut into messages of `chunk` bytes; the last has the
@@ -31,10 +37,11 @@
 
 #include "base/buf.h"
 #include "transport/node_tokens.h"
+#include "transport/notices.h"
 #include "transport/tcpx/plugin/tcpx_abi.h"
 #include "transport/transport.h"
 
-enum { TARN_TCPX_CAPS = TARN_CAP_GPU };
+enum { TARN_TCPX_CAPS = TARN_CAP_GPU | TARN_CAP_WINDOWS };
 
 extern const struct tarn_transport_ops tarn_tcpx_ops;
 extern const struct tarn_node_half_ops tarn_tcpx_node_ops;
@@ -60,6 +67,7 @@ enum tarn_tcpx_op {
     TARN_TCPX_DONE,
     TARN_TCPX_FAIL, /* body: sentence */
     TARN_TCPX_UP,
+    TARN_TCPX_TELL, /* body: struct tarn_notice */
 };
 
 enum { TARN_TCPX_PUTS = 1 << 0 /* OPEN */, TARN_TCPX_NO_TOUCH = 1 << 1 /* GET */ };
@@ -79,8 +87,9 @@ _Static_assert(offsetof(struct tarn_tcpx_frame, tag) == 24, "wire format");
 
 struct tarn_tcpx_message {
     struct tarn_tcpx_frame frame;
-    uint8_t body[TARN_SENTENCE]; /* for ops that have one */
+    _Alignas(uint64_t) uint8_t body[TARN_SENTENCE]; /* for ops that have one */
 };
+_Static_assert(sizeof(struct tarn_notice) <= TARN_SENTENCE, "fits a body");
 
 /* One end of a link: tcpx_wire.c. */
 struct tarn_tcpx_wire {

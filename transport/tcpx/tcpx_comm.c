@@ -162,7 +162,7 @@ int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, co
 static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, struct tarn_tcpx_place *p)
 {
     const struct tarn_tcpx_into *into = &r->into;
-    if (c->plain && into->kind != TARN_CUDA_DEVICE) {
+    if (c->plain && into->kind != TARN_CUDA_DEVICE && !c->place) {
         void *at;
         struct tarn_cursor cursor = tarn_cursor_at(into->pieces, into->npieces, into->offset);
         uint64_t run = tarn_cursor_next(&cursor, into->pieces, into->npieces, r->bytes, &at);
@@ -172,6 +172,11 @@ static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, str
     }
     *p = (struct tarn_tcpx_place){.mr = c->memory_mr};
     return c->memory + (c->plain ? c->posted % TARN_TCPX_REQUESTS * c->gear_chunk : 0);
+}
+
+void tarn_tcpx_comm_place_late(struct tarn_tcpx_comm *c, tarn_tcpx_place_fn place)
+{
+    c->place = place;
 }
 
 int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct tarn_tcpx_into *into,
@@ -207,7 +212,11 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->begun);
     int rc = r->in_place ? 0 : read_fragments(c, r, &c->gear->list);
-    if (!rc && !r->in_place)
+    if (!rc && c->place && !r->placed) {
+        r->placed = true;
+        r->dropped = !c->place(r->owner, &r->into, r->bytes);
+    }
+    if (!rc && !r->in_place && !r->dropped)
         rc = tarn_tcpx_comm_unpack(c, &c->gear->list, &c->bounce, &r->into, &r->ticket);
     if (!rc)
         c->begun++;
@@ -217,7 +226,7 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
 static int end_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->ended);
-    int rc = r->in_place ? 0 : tarn_tcpx_comm_unpacked(c, r->ticket);
+    int rc = r->in_place || r->dropped ? 0 : tarn_tcpx_comm_unpacked(c, r->ticket);
     if (!rc)
         rc = tarn_tcpx_consumed(c->plugin, c->comm, r->request);
     if (!rc)

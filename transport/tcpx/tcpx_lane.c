@@ -23,11 +23,11 @@
 #define USUAL_NS TARN_NS_PER_S
 #define LISTEN_MS 1000u /* extra time allowed for listening */
 
-/* What a lane keeps in a work's context. */
+/* What a lane keeps in a work's context. A work of a lease is heard of by DONE, as puts are. */
 struct course {
     uint64_t posted, moved; /* bytes */
     int status;
-    bool answered, heard /* DONE of a put */, ended;
+    bool answered, heard /* DONE */, ended;
 };
 _Static_assert(sizeof(struct course) <= TARN_WORK_CONTEXT, "fits a work");
 
@@ -47,6 +47,7 @@ static void end(struct tarn_work *w, int status)
 void tarn_tcpx_lane_queue(struct tarn_tcpx_lane *n, struct tarn_work *w)
 {
     w->next = NULL;
+    w->untold = false;
     *course(w) = (struct course){0};
     if (n->last)
         n->last->next = w;
@@ -96,6 +97,13 @@ static bool has_enough(const struct tarn_tcpx_lane *n)
     return messages >= enough;
 }
 
+static void say_notice(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
+{
+    struct tarn_notice notice = {0};
+    tarn_notice_of(w, &notice);
+    tarn_tcpx_wire_say(n->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_TELL, .lane = n->id}, &notice);
+}
+
 static void ask(struct tarn_tcpx_lane *n)
 {
     if (n->state == TARN_TCPX_LANE_LISTENING || (!n->puts && has_enough(n)))
@@ -105,29 +113,32 @@ static void ask(struct tarn_tcpx_lane *n)
         const struct tarn_tcpx_frame f = {.op = n->puts ? TARN_TCPX_PUT : TARN_TCPX_GET,
                                           .flags = !n->puts && !w->touch ? TARN_TCPX_NO_TOUCH : 0,
                                           .lane = n->id,
+                                          .pool = w->pool,
                                           .slot = w->slot,
                                           .tag = n->ask_tag++,
                                           .gen = w->gen,
                                           .offset = w->offset,
                                           .bytes = w->bytes};
+        if (n->puts && w->notify)
+            say_notice(n, w);
         tarn_tcpx_wire_say(n->wire, f, NULL);
     }
 }
 
-/* Ends the work if the node has all of it and the plugin does not read it any more. */
-static void end_if_sent(struct tarn_work *w)
+/* Ends the work if the node has done with it, and the plugin, too. */
+static void end_if_over(struct tarn_work *w)
 {
     if (course(w)->heard && course(w)->moved == w->bytes)
-        end(w, 0);
+        end(w, course(w)->status);
 }
 
 /* Callback of the comm: a slot of the stage is free again. */
 static void sent(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_stage *s = owner;
-    struct tarn_work *w = s->slots[s->done++ % s->depth].work;
+    struct tarn_work *w = s->slots[s->done++ % s->depth].owner;
     course(w)->moved += bytes;
-    end_if_sent(w);
+    end_if_over(w);
 }
 
 /* --- what the node says ------------------------------------------------------------------------- */
@@ -155,7 +166,7 @@ static bool is_handed_over(const struct tarn_tcpx_lane *n, const struct tarn_wor
 {
     const struct tarn_tcpx_stage *s = &n->stage;
     for (uint64_t k = s->sent; k < s->begun; k++)
-        if (s->slots[k % s->depth].work == w)
+        if (s->slots[k % s->depth].owner == w)
             return false;
     return course(w)->posted == w->bytes;
 }
@@ -165,11 +176,13 @@ static int done(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
     struct tarn_work *w = n->first;
     for (uint64_t tag = n->first_tag; w && w != n->unanswered && tag != f->tag; tag++)
         w = w->next;
-    if (!n->puts || !w || w == n->unanswered || course(w)->heard || course(w)->ended ||
-        !is_handed_over(n, w) || f->status)
-        return garbled("the end of a put that is not at its end");
+    if (!w || w == n->unanswered || course(w)->heard || course(w)->ended ||
+        (n->puts ? !is_handed_over(n, w) : !w->lease) || (w->lease ? f->status > 0 : f->status != 0))
+        return garbled("the end of a work that is not at its end");
+    w->untold = w->notify && f->status == TARN_E_AGAIN;
+    course(w)->status = w->untold ? 0 : f->status;
     course(w)->heard = true;
-    end_if_sent(w);
+    end_if_over(w);
     return 0;
 }
 
@@ -203,8 +216,8 @@ static void arrived(void *owner, uint32_t bytes)
 {
     struct tarn_work *w = owner;
     course(w)->moved += bytes;
-    if (course(w)->moved == w->bytes)
-        end(w, 0);
+    course(w)->heard |= !w->lease;
+    end_if_over(w);
 }
 
 static uint32_t next_bytes(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
@@ -266,11 +279,6 @@ static bool lend(struct tarn_tcpx_lane *n, struct tarn_work *w)
     return true;
 }
 
-static bool may_begin(const struct tarn_tcpx_stage *s)
-{
-    return s->full == s->begun && s->begun - s->done < s->depth;
-}
-
 /* Adds messages that need no copy, and at most one that does: sends must not wait for copies of later
  * messages. */
 static int gather(struct tarn_tcpx_lane *n)
@@ -278,11 +286,11 @@ static int gather(struct tarn_tcpx_lane *n)
     struct tarn_tcpx_stage *s = &n->stage;
     struct tarn_work *w;
     int moved = 0;
-    for (; may_begin(s) && (w = due(n)) && lend(n, w); moved = 1)
+    for (; tarn_tcpx_stage_has_room(s) && (w = due(n)) && lend(n, w); moved = 1)
         ;
     w = due(n);
-    if (may_begin(s) && w)
-        tarn_tcpx_stage_begin(s, w, next_bytes(n, w));
+    if (tarn_tcpx_stage_has_room(s) && w)
+        tarn_tcpx_stage_begin(s, w, w->pieces, w->npieces, next_bytes(n, w));
     if (s->full == s->begun)
         return moved;
     int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
@@ -422,7 +430,7 @@ bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)
 bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n)
 {
     return !n->up || n->state != TARN_TCPX_LANE_OPEN || n->puts || n->unanswered != n->unasked ||
-           !tarn_tcpx_comm_busy(n->comm);
+           !tarn_tcpx_comm_busy(n->comm) || (n->first && n->first->lease);
 }
 
 void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n)

@@ -1,57 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX, client half: tcpx_link.c (links: connecting, waiting, closing), tcpx_lane.c (works of a lane) and
- * tcpx_stage.c (source of puts). One thread at a time uses a link and everything in it.
+ * TCPX, client half: tcpx_link.c (links: connecting, waiting, closing) and tcpx_lane.c (works of a lane). One
+ * thread at a time uses a link and everything in it.
  */
 #ifndef TARN_TRANSPORT_TCPX_LANE_H
 #define TARN_TRANSPORT_TCPX_LANE_H
 
 #include "transport/tcpx/tcpx.h"
 #include "transport/tcpx/tcpx_comm.h"
-
-#define TARN_TCPX_AHEAD 2 /* messages gathered while the plugin has a full window */
-
-/*
- * Puts are sent from a ring of messages. The CPU, or the GPU that owns the memory, gathers each message there
- * from the caller's pieces:
- *
- *   room --gathered--> full --copied, sent--> in flight --done--> room
- *
- * Messages that the plugin may send from their place pass through the ring in turn, too, but are full at
- * once.
- */
-struct tarn_tcpx_slot {
-    struct tarn_work *work;
-    uint32_t bytes, filled;
-    uint64_t mark; /* in the GPU's queue; 0: none was needed, or none has been set yet */
-    void *lent;    /* sent from here; NULL: from the ring */
-    struct tarn_tcpx_place place;
-};
-
-struct tarn_tcpx_stage {
-    int gpu; /* GPU that gathers; -1: the CPU */
-    uint32_t chunk_bytes, depth;
-    uint8_t *ring;
-    bool on_gpu, pinned;
-    struct tarn_cuda_queue *queue;
-    uint64_t begun, full, sent, done; /* counts of messages, in this order */
-    struct tarn_tcpx_slot slots[TARN_TCPX_REQUESTS + TARN_TCPX_AHEAD];
-};
-
-/* direct: the plugin accepts the GPU's memory. */
-int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32_t chunk_bytes,
-                         uint32_t depth);
-/* Waits for running copies and returns lent memory that was not sent. An unopened stage is allowed. */
-void tarn_tcpx_stage_close(struct tarn_tcpx_stage *s);
-/* Begins a message with the work's next bytes. There must be room, and the previous message must be full. */
-void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes);
-/* Adds a message of the work's next bytes that is sent from where they are. The same conditions apply. */
-void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes, void *at,
-                          const struct tarn_tcpx_place *p);
-/* Gathers from the cursor on. 0: the message is full; AGAIN: the GPU has no room now. */
-int tarn_tcpx_stage_fill(struct tarn_tcpx_stage *s, struct tarn_cursor *at);
-/* The next message to send, completely copied; NULL: none. An error is the GPU's. */
-int tarn_tcpx_stage_next(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot **slot_p, uint8_t **memory_p);
+#include "transport/tcpx/tcpx_stage.h"
 
 /* State of a lane's comm. */
 enum tarn_tcpx_lane_state {

@@ -333,7 +333,7 @@ static void warm_up_all(struct tarn_tcpx_node *s)
 {
     uint64_t until = tarn_deadline(WARM_MS), done = 0; /* one bit for each GPU, one for the host */
     for (uint32_t i = 0; i < s->half.serve.npools; i++) {
-        int gpu = tarn_tcpx_gpu_of(&s->half.serve.pools[i]);
+        int gpu = tarn_tcpx_gpu(s, i);
         if (!tarn_tcpx_serves(&s->half, i) || done >> (1 + gpu) & 1)
             continue;
         done |= 1ull << (1 + gpu);
@@ -370,6 +370,8 @@ static int tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
     s->half.serve = *serve;
     s->listen_fd = s->wake_fd = s->epoll_fd = -1;
+    for (uint32_t i = 0; i < TARN_WINDOWS_MAX; i++)
+        s->window_gpu[i] = TARN_TCPX_UNLENT;
     pthread_mutex_init(&s->lock, NULL);
     int rc = open_gear(s);
     if (!rc) {
@@ -393,8 +395,8 @@ const struct tarn_node_half_ops tarn_tcpx_node_ops = {
     .caps = TARN_TCPX_CAPS,
     .probe = tarn_tcpx_probe,
     .serve = tcpx_serve,
-    .lend = tarn_no_lend,
-    .withdraw = tarn_no_lend,
+    .lend = tarn_tcpx_window_lend,
+    .withdraw = tarn_tcpx_window_withdraw,
     .cut = tarn_no_lend,
     .enter = tarn_no_enter,
     .serves = tarn_tcpx_serves,

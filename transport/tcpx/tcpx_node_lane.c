@@ -21,12 +21,10 @@ enum { AHEAD = 32 };
 
 bool tarn_tcpx_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    const struct tarn_tcpx_node *s = tarn_tcpx_node(h);
-    if (pool >= s->half.serve.npools)
-        return false;
-    const struct tarn_pool_memory *p = &s->half.serve.pools[pool];
-    int nic = tarn_tcpx_nic(s->gear.plugin, tarn_tcpx_gpu_of(p));
-    return p->kind == TARN_POOL_CPU || s->gear.plugin->devices[nic].gpu;
+    struct tarn_tcpx_node *s = tarn_tcpx_node(h);
+    int gpu = pool < s->half.serve.npools ? tarn_tcpx_gpu(s, pool) : TARN_TCPX_UNLENT;
+    return gpu != TARN_TCPX_UNLENT &&
+           (gpu < 0 || s->gear.plugin->devices[tarn_tcpx_nic(s->gear.plugin, gpu)].gpu);
 }
 
 static const struct tarn_pool_memory *pool_of(const struct tarn_tcpx_node_lane *n)
@@ -39,7 +37,7 @@ static struct tarn_tcpx_work *work_at(struct tarn_tcpx_node_lane *n, uint64_t k)
     return &n->works[k % TARN_TCPX_OPS];
 }
 
-static void say(struct tarn_tcpx_work *w, enum tarn_tcpx_op op, int status)
+void tarn_tcpx_lane_say(struct tarn_tcpx_work *w, enum tarn_tcpx_op op, int status)
 {
     const struct tarn_tcpx_frame f = {
         .op = (uint8_t)op, .lane = w->lane->id, .tag = w->frame.tag, .status = status};
@@ -55,6 +53,8 @@ static int pin(struct tarn_tcpx_work *w)
     const struct tarn_tcpx_frame *f = &w->frame;
     void *addr = NULL;
     int rc = TARN_E_STALE;
+    if (tarn_tcpx_lends(n))
+        return tarn_tcpx_window_begin(w);
     if (f->slot < pool_of(n)->nslots)
         rc = n->puts ? g->pin_write(g->arg, n->link->session, n->pool, f->slot, f->gen, f->offset, f->bytes,
                                     &addr)
@@ -79,14 +79,14 @@ static void end(struct tarn_tcpx_work *w)
     unpin(w);
     w->over = true;
     if (w->lane->puts)
-        say(w, TARN_TCPX_DONE, 0);
+        tarn_tcpx_lane_say(w, TARN_TCPX_DONE, tarn_tcpx_lends(w->lane) ? tarn_tcpx_window_end(w) : 0);
 }
 
 static void begin(struct tarn_tcpx_work *w)
 {
     int status = pin(w);
     w->lane->begun++;
-    say(w, TARN_TCPX_ANSWER, status);
+    tarn_tcpx_lane_say(w, TARN_TCPX_ANSWER, status);
     if (status)
         w->over = true;
     else if (w->frame.bytes == 0)
@@ -97,6 +97,8 @@ static void begin(struct tarn_tcpx_work *w)
 static void moved(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_work *w = owner;
+    if (tarn_tcpx_lends(w->lane))
+        tarn_tcpx_window_moved(w);
     w->done += bytes;
     if (w->done == w->frame.bytes)
         end(w);
@@ -125,8 +127,8 @@ static int post(struct tarn_tcpx_work *w)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
-/* The work to post next: the first begun one with bytes left, else the one after them. */
-static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
+/* The first begun one with bytes left, else the one after them. */
+struct tarn_tcpx_work *tarn_tcpx_lane_next(struct tarn_tcpx_node_lane *n)
 {
     while (true) {
         for (; n->posting < n->begun; n->posting++) {
@@ -154,7 +156,9 @@ static int post_some(struct tarn_tcpx_node_lane *n)
 {
     struct tarn_tcpx_work *w;
     int moved = 0;
-    while (tarn_tcpx_comm_room(n->comm) && (w = next_work(n))) {
+    if (tarn_tcpx_lends(n) && !n->puts)
+        return tarn_tcpx_window_send(n);
+    while (tarn_tcpx_comm_room(n->comm) && (w = tarn_tcpx_lane_next(n))) {
         int rc = post(w);
         if (rc)
             return rc == TARN_E_AGAIN ? moved : rc;
@@ -198,8 +202,9 @@ static int get_ready(struct tarn_tcpx_node_lane *n)
         rc = told ? told : rc;
     }
     if (!rc)
-        rc = tarn_tcpx_ranges_own(n->comm, pool_of(n)->base, pool_of(n)->bytes,
-                                  pool_of(n)->kind == TARN_POOL_GPU);
+        rc = tarn_tcpx_lends(n) ? tarn_tcpx_window_ready(n)
+                                : tarn_tcpx_ranges_own(n->comm, pool_of(n)->base, pool_of(n)->bytes,
+                                                       pool_of(n)->kind == TARN_POOL_GPU);
     n->ready = rc == 0;
     if (n->ready)
         tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_UP, .lane = n->id}, NULL);
@@ -226,24 +231,39 @@ int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_fra
         return tarn_fail(TARN_E_PROTOCOL, "a request that this lane is not for");
     if (n->came - n->over == TARN_TCPX_OPS)
         return tarn_fail(TARN_E_PROTOCOL, "more than %d requests of a lane at once", TARN_TCPX_OPS);
-    *work_at(n, n->came++) = (struct tarn_tcpx_work){.lane = n, .frame = *f};
+    *work_at(n, n->came++) = (struct tarn_tcpx_work){.lane = n, .frame = *f, .notice = n->notice};
+    n->notice = NULL;
     return 0;
 }
 
-/* Asks once whether a GPU can write to the memory. */
-static struct tarn_tcpx_into into_of(const struct tarn_pool_memory *p)
+/* Asks once whether a GPU can write to the pool's memory. */
+static struct tarn_tcpx_into into_of(const struct tarn_tcpx_node_lane *n)
 {
-    struct tarn_cuda_memory m = {.kind = TARN_CUDA_DEVICE};
-    if (p->kind == TARN_POOL_CPU)
-        tarn_cuda_memory_of(p->base, &m);
-    return (struct tarn_tcpx_into){.kind = m.kind, .device = tarn_tcpx_gpu_of(p)};
+    struct tarn_cuda_memory m = {.kind = n->gpu < 0 ? TARN_CUDA_HOST : TARN_CUDA_DEVICE};
+    if (n->gpu < 0 && !tarn_tcpx_lends(n))
+        tarn_cuda_memory_of(pool_of(n)->base, &m);
+    return (struct tarn_tcpx_into){.kind = m.kind, .device = n->gpu};
+}
+
+/* Its comm, and what it sends from. */
+static int open_lane(struct tarn_tcpx_node_lane *n, const uint8_t *handle)
+{
+    int rc = tarn_tcpx_lends(n) ? tarn_tcpx_window_open(n) : 0;
+    if (!rc)
+        rc = tarn_tcpx_comm_new(&n->link->node->gear, n->gpu, moved, n->puts ? NULL : handle, &n->comm);
+    if (rc)
+        tarn_tcpx_window_close(n);
+    return rc;
 }
 
 int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)
 {
     struct tarn_tcpx_node_lane *n;
     DL_SEARCH_SCALAR(l->lanes, n, id, m->frame.lane);
-    if (n || !tarn_tcpx_serves(&l->node->half, m->frame.pool))
+    struct tarn_tcpx_node *s = l->node;
+    bool there = s->half.serve.guard.pin_lease ? m->frame.pool < s->half.serve.npools
+                                               : tarn_tcpx_serves(&s->half, m->frame.pool);
+    if (n || !there)
         return tarn_fail(TARN_E_PROTOCOL, "a lane that is open already, or to no pool");
     if (l->nlanes == TARN_TCPX_LANES)
         return tarn_fail(TARN_E_PROTOCOL, "more than %d lanes of a link", TARN_TCPX_LANES);
@@ -254,9 +274,11 @@ int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_me
     n->id = m->frame.lane;
     n->pool = m->frame.pool;
     n->puts = m->frame.flags & TARN_TCPX_PUTS;
-    n->into = into_of(pool_of(n));
-    int rc = tarn_tcpx_comm_new(&l->node->gear, tarn_tcpx_gpu_of(pool_of(n)), moved, n->puts ? NULL : m->body,
-                                &n->comm);
+    n->gpu = tarn_tcpx_gpu(s, n->pool);
+    if (n->gpu == TARN_TCPX_UNLENT) /* each work on it will be STALE */
+        n->gpu = -1;
+    n->into = into_of(n);
+    int rc = open_lane(n, m->body);
     if (rc) {
         free(n);
         return rc;
@@ -271,6 +293,7 @@ int tarn_tcpx_lane_close(struct tarn_tcpx_node_lane *n)
     int rc = tarn_tcpx_comm_close(n->comm);
     if (rc)
         return rc;
+    tarn_tcpx_window_close(n);
     for (; n->over < n->begun; n->over++)
         unpin(work_at(n, n->over));
     DL_DELETE(n->link->lanes, n);

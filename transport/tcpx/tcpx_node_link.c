@@ -56,6 +56,11 @@ static int request(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message
     case TARN_TCPX_PUT:
         DL_SEARCH_SCALAR(l->lanes, n, id, m->frame.lane);
         return n ? tarn_tcpx_lane_ask(n, &m->frame) : tarn_fail(TARN_E_PROTOCOL, "a request of no lane");
+    case TARN_TCPX_TELL:
+        DL_SEARCH_SCALAR(l->lanes, n, id, m->frame.lane);
+        return n && tarn_tcpx_lends(n)
+                   ? tarn_tcpx_window_tell(n, (const struct tarn_notice *)(const void *)m->body)
+                   : tarn_fail(TARN_E_PROTOCOL, "a notification of no lane");
     default:
         return tarn_fail(TARN_E_PROTOCOL, "a message of no use");
     }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCPX, client half: the source of puts. */
+#include "transport/tcpx/tcpx_stage.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "transport/tcpx/tcpx_lane.h"
+#include "transport/cuda/cuda.h"
 
 enum { BATCH = 256 };
 
@@ -56,6 +57,20 @@ void tarn_tcpx_stage_close(struct tarn_tcpx_stage *s)
     s->pinned = false;
 }
 
+int tarn_tcpx_stage_clear(struct tarn_tcpx_stage *s)
+{
+    if (!s->on_gpu)
+        return 0; /* mmap() has done that */
+    uint8_t *zeros = calloc(1, s->chunk_bytes);
+    int rc = zeros ? 0 : tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
+    for (uint32_t i = 0; !rc && i < s->depth; i++) {
+        struct tarn_cuda_piece p = {zeros, s->ring + (uint64_t)i * s->chunk_bytes, s->chunk_bytes};
+        rc = tarn_cuda_copy_now(s->gpu, &p, 1);
+    }
+    free(zeros);
+    return rc;
+}
+
 static struct tarn_tcpx_slot *slot_at(struct tarn_tcpx_stage *s, uint64_t k, uint8_t **memory_p)
 {
     uint64_t i = k % s->depth;
@@ -63,27 +78,40 @@ static struct tarn_tcpx_slot *slot_at(struct tarn_tcpx_stage *s, uint64_t k, uin
     return &s->slots[i];
 }
 
-void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes)
+bool tarn_tcpx_stage_has_room(const struct tarn_tcpx_stage *s)
 {
-    uint8_t *memory;
-    *slot_at(s, s->begun++, &memory) = (struct tarn_tcpx_slot){.work = w, .bytes = bytes};
+    return s->full == s->begun && s->begun - s->done < s->depth;
 }
 
-void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes, void *at,
+static void begin(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot slot)
+{
+    s->slots[s->begun++ % s->depth] = slot;
+}
+
+void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, void *owner, const struct tarn_piece *pieces,
+                           uint32_t npieces, uint32_t bytes)
+{
+    begin(s, (struct tarn_tcpx_slot){.owner = owner, .pieces = pieces, .npieces = npieces, .bytes = bytes});
+}
+
+void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, void *owner, uint32_t bytes, void *at,
                           const struct tarn_tcpx_place *p)
 {
-    uint8_t *memory;
-    *slot_at(s, s->begun++, &memory) =
-        (struct tarn_tcpx_slot){.work = w, .bytes = bytes, .lent = at, .place = *p};
+    begin(s, (struct tarn_tcpx_slot){.owner = owner, .bytes = bytes, .lent = at, .place = *p});
+    s->full++;
+}
+
+void tarn_tcpx_stage_repeat(struct tarn_tcpx_stage *s, void *owner, uint32_t bytes)
+{
+    begin(s, (struct tarn_tcpx_slot){.owner = owner, .bytes = bytes});
     s->full++;
 }
 
 static void gather(struct tarn_tcpx_slot *slot, uint8_t *memory, struct tarn_cursor *at)
 {
-    const struct tarn_work *w = slot->work;
     while (slot->filled < slot->bytes) {
         void *from;
-        uint64_t n = tarn_cursor_next(at, w->pieces, w->npieces, slot->bytes - slot->filled, &from);
+        uint64_t n = tarn_cursor_next(at, slot->pieces, slot->npieces, slot->bytes - slot->filled, &from);
         memcpy(memory + slot->filled, from, n);
         slot->filled += (uint32_t)n;
     }
@@ -93,20 +121,19 @@ static void gather(struct tarn_tcpx_slot *slot, uint8_t *memory, struct tarn_cur
 static int gather_by_gpu(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot *slot, uint8_t *memory,
                          struct tarn_cursor *at)
 {
-    const struct tarn_work *w = slot->work;
     struct tarn_cuda_piece batch[BATCH];
     struct tarn_cursor ahead = *at;
     uint32_t filled = slot->filled;
     size_t n = 0, taken = 0;
     void *from;
     for (; n < BATCH && filled < slot->bytes; n++) {
-        uint64_t bytes = tarn_cursor_next(&ahead, w->pieces, w->npieces, slot->bytes - filled, &from);
+        uint64_t bytes = tarn_cursor_next(&ahead, slot->pieces, slot->npieces, slot->bytes - filled, &from);
         batch[n] = (struct tarn_cuda_piece){from, memory + filled, bytes};
         filled += (uint32_t)bytes;
     }
     int rc = tarn_cuda_copy(s->queue, batch, n, &taken);
     for (size_t i = 0; i < taken; i++) {
-        tarn_cursor_next(at, w->pieces, w->npieces, batch[i].bytes, &from);
+        tarn_cursor_next(at, slot->pieces, slot->npieces, batch[i].bytes, &from);
         slot->filled += (uint32_t)batch[i].bytes;
     }
     return rc ? rc : taken < n ? TARN_E_AGAIN : 0;
@@ -129,16 +156,24 @@ int tarn_tcpx_stage_fill(struct tarn_tcpx_stage *s, struct tarn_cursor *at)
     return rc;
 }
 
+int tarn_tcpx_stage_copied(struct tarn_tcpx_stage *s, uint64_t k)
+{
+    struct tarn_tcpx_slot *slot = &s->slots[k % s->depth];
+    int rc = slot->mark ? tarn_cuda_poll(s->queue, slot->mark) : 0;
+    if (!rc)
+        slot->mark = 0;
+    return rc;
+}
+
 int tarn_tcpx_stage_next(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot **slot_p, uint8_t **memory_p)
 {
     *slot_p = NULL;
     if (s->sent == s->full)
         return 0;
     struct tarn_tcpx_slot *slot = slot_at(s, s->sent, memory_p);
-    int rc = slot->mark ? tarn_cuda_poll(s->queue, slot->mark) : 0;
+    int rc = tarn_tcpx_stage_copied(s, s->sent);
     if (rc)
         return rc == TARN_E_AGAIN ? 0 : rc;
-    slot->mark = 0;
     if (slot->lent)
         *memory_p = slot->lent;
     *slot_p = slot;

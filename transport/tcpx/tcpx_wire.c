@@ -16,6 +16,8 @@ static size_t body_bytes(uint8_t op)
 {
     if (op == TARN_TCPX_FAIL)
         return TARN_SENTENCE;
+    if (op == TARN_TCPX_TELL)
+        return sizeof(struct tarn_notice);
     return op == TARN_TCPX_HELLO || op == TARN_TCPX_OPEN || op == TARN_TCPX_HANDLE_IS ? TARN_TCPX_BODY : 0;
 }
 
