@@ -90,7 +90,8 @@ static void add_pools(struct way *list, const char *name)
         add(list, &gpu, 1, slow ? PLAIN : FEW);
 }
 
-/* Windows. cuda_ipc lends those of a GPU, and nothing else. For those over tcp there is test_gpu_windows_tcp. */
+/* Windows. cuda_ipc lends those of a GPU, and nothing else. For those over tcp there is test_gpu_windows_tcp.
+ */
 static void add_windows(struct way *list, const char *name)
 {
     const struct kind cpu = {.transport = name, .window = true};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Windows of GPU memory over TCP: what a recall waits for, what ends in the middle, when a notification
- * counts, and clients that stop. Lender and peer are in this process. Tests that delay copies or let them
- * fail need the stand-in.
+ * Windows of GPU memory over tcp and tcpx (its plugin is a fixture): what a recall waits for, what ends in
+ * the middle, when a notification counts, and clients that stop. Lender and peer are in this process. Tests
+ * that delay copies or let them fail need the stand-in.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,6 +23,7 @@
 #include "client/window/lender.h"
 #include "tests/device.h"
 #include "tests/standin/cuda_standin.h"
+#include "tests/tcpx/child.h"
 #include "tests/world.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/tcp_frame.h"
@@ -34,6 +35,7 @@ static const struct world_plan plan = {.nodes = 0};
 struct scene {
     struct world *w;
     struct tarn_client *lender, *peer;
+    const char *over; /* the peer's transports */
     struct device *d;
     uint8_t *memory, *own, *seen; /* own: the peer's, in host memory; seen: what is in `memory` */
     struct tarn_window *window;
@@ -64,7 +66,17 @@ static int start(void **state)
     void *w;
     assert_int_equal(world_start(&w, &plan), 0);
     s->w = w;
+    s->over = "tcp";
     *state = s;
+    return 0;
+}
+
+static int start_tcpx(void **state)
+{
+    child_configure("fixture-v7");
+    setenv("TCPX_FIXTURE", "gpu=1,pages=4096,cut_min=2048", 0);
+    start(state);
+    ((struct scene *)*state)->over = "tcpx";
     return 0;
 }
 
@@ -73,7 +85,7 @@ static void begin(struct scene *s, uint64_t bytes)
 {
     devices_need(1);
     s->lender = world_client(s->w, NULL);
-    s->peer = world_client(s->w, "tcp");
+    s->peer = world_client(s->w, s->over);
     s->d = device_open(0);
     s->memory = device_alloc(s->d, BYTES);
     s->own = malloc(BYTES);
@@ -471,17 +483,52 @@ static void a_stale_read_ends_with_its_copies(void **state)
     device_drop(s->d, own);
 }
 
+/* --- windows one after the other ---------------------------------------------------------------- */
+
+/* A lane of tcpx is for the memory of the window that it was opened for. */
+static void another_window_comes_under_the_index(void **state)
+{
+    struct scene *s = *state;
+    static uint8_t host[PART], got[PART];
+    devices_need(1);
+    begin(s, PART);
+    uint32_t index = s->window->index;
+    tarn_close(s->peer);
+    s->peer = world_client(s->w, "tcpx,tcp");
+    grant(s);
+    assert_int_equal(tarn_read(s->reach, &s->move, 1, NULL), 0);
+    assert_int_equal(tarn_window_close(s->window, 20000), 0);
+    memset(host, 0x3c, PART);
+    assert_int_equal(tarn_window_new(s->lender, host, PART, &s->window), 0);
+    assert_int_equal(s->window->index, index);
+    grant(s);
+    s->piece.addr = got;
+    if (tarn_read(s->reach, &s->move, 1, NULL))
+        fail_msg("read: %s", tarn_last_error());
+    assert_memory_equal(got, host, PART);
+    memset(got, 0x5a, PART);
+    assert_int_equal(tarn_write(s->reach, &s->move, 1, NULL), 0);
+    assert_memory_equal(got, host, PART);
+    assert_int_equal(tarn_window_close(s->window, 20000), 0);
+}
+
 #define TEST(t) cmocka_unit_test_setup_teardown(t, start, stop)
+#define TCPX(t) \
+    { \
+        "tcpx: " #t, t, start_tcpx, stop, NULL \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_recall_waits_for_a_writes_copy),   TEST(a_recall_waits_for_a_reads_copy),
-        TEST(a_write_that_ends_in_the_middle),    TEST(a_read_that_ends_in_the_middle),
-        TEST(a_peer_that_goes_leaves_no_pin),     TEST(a_notification_waits_for_the_copies),
-        TEST(a_failed_write_tells_nothing),       TEST(a_failed_read_ends_alone),
-        TEST(notifications_one_behind_the_other), TEST(a_notification_that_comes_late),
-        TEST(a_recall_waits_for_no_peer),         TEST(a_stale_read_ends_with_its_copies),
+        TEST(a_recall_waits_for_a_writes_copy),    TEST(a_recall_waits_for_a_reads_copy),
+        TEST(a_write_that_ends_in_the_middle),     TEST(a_read_that_ends_in_the_middle),
+        TEST(a_peer_that_goes_leaves_no_pin),      TEST(a_notification_waits_for_the_copies),
+        TEST(a_failed_write_tells_nothing),        TEST(a_failed_read_ends_alone),
+        TEST(notifications_one_behind_the_other),  TEST(a_notification_that_comes_late),
+        TEST(a_recall_waits_for_no_peer),          TEST(a_stale_read_ends_with_its_copies),
+        TCPX(a_recall_waits_for_a_writes_copy),    TCPX(a_recall_waits_for_a_reads_copy),
+        TCPX(a_notification_waits_for_the_copies), TCPX(another_window_comes_under_the_index),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
