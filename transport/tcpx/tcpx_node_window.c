@@ -218,10 +218,10 @@ static int send_full(struct tarn_tcpx_node_lane *n)
     struct tarn_tcpx_slot *slot;
     uint8_t *memory;
     int moved = end_copies(n);
-    while (moved >= 0 && tarn_tcpx_comm_room(n->comm)) {
+    while (moved >= 0 && s->sent < n->copied && tarn_tcpx_comm_room(n->comm)) {
         int rc = tarn_tcpx_stage_next(s, &slot, &memory);
-        if (rc || !slot)
-            return rc ? rc : moved;
+        if (rc)
+            return rc;
         rc = tarn_tcpx_comm_send(n->comm, memory, slot->bytes, NULL, slot->owner);
         if (rc)
             return rc == TARN_E_AGAIN ? moved : rc;
