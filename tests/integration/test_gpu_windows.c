@@ -342,7 +342,7 @@ static void no_transport(struct scene *s, const char *lender, const char *peer)
     s->transport = peer;
     both_open(s, &b);
     assert_int_equal(tarn_read(s->reach, &b.move, 1, NULL), TARN_E_NOT_REACHABLE);
-    assert_non_null(strstr(tarn_last_error(), "cuda_ipc or tcp"));
+    assert_non_null(strstr(tarn_last_error(), "cuda_ipc, all by tcpx or tcp"));
     assert_int_equal(tarn_write(s->reach, &b.move, 1, NULL), TARN_E_NOT_REACHABLE);
     both_end(&b);
 }
