@@ -136,6 +136,8 @@ static void end_unrun(struct tarn_ops_queue *q, struct tarn_operation *op, int s
         if (op->statuses)
             op->statuses[i] = status;
     }
+    if (op->unrun)
+        op->unrun(op->arg, status);
     complete_locked(q, op, status);
 }
 

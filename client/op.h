@@ -63,6 +63,7 @@ struct tarn_operation {
     struct tarn_get get;
     /* READ to CONNECT: what the worker calls. `arg` is freed with the operation. */
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
+    void (*unrun)(void *arg, int status); /* it ends without having run; NULL: nothing is to be done then */
     void *arg;
     /* What a worker calls for several of one group. It ends each by tarn_op_complete(), or queues it again.
      * NULL: it runs alone. */
@@ -133,6 +134,7 @@ struct tarn_op_task {
     uint64_t cookie;
     void *after;
     int (*run)(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel);
+    void (*unrun)(void *arg, int status);
     void (*run_together)(struct tarn_client *c, struct tarn_operation *const *ops, size_t n, int cancel_fd);
     const void *group; /* of those that run_together() takes at once */
     uint64_t bytes;

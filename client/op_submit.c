@@ -160,6 +160,7 @@ int tarn_op_submit(struct tarn_client *c, const struct tarn_op_task *t, tarn_op 
         return rc;
     op->after = t->after;
     op->run = t->run;
+    op->unrun = t->unrun;
     op->run_together = t->run_together;
     op->group = t->group;
     op->bytes = t->bytes;

@@ -433,6 +433,13 @@ static bool uses(const void *arg, const void *addr, uint64_t bytes)
     return false;
 }
 
+static void unrun(void *arg, int status)
+{
+    const struct call *k = arg;
+    for (size_t i = 0; i < k->n; i++)
+        k->moves[i].status = status;
+}
+
 /* Has one that has not ended been canceled? */
 static bool any_canceled(void *arg)
 {
@@ -515,6 +522,7 @@ static int submit(const struct call *as, const struct tarn_move_options *given, 
                                        .cookie = cookie,
                                        .after = k->options.after,
                                        .run = run_call,
+                                       .unrun = unrun,
                                        .run_together = small ? run_together : NULL,
                                        .group = k->reach,
                                        .bytes =

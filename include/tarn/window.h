@@ -181,6 +181,9 @@ struct tarn_move_options {
  * Reads or writes n ranges, each for itself. Statuses: 0; STALE (the lease has ended: what a read brought
  * means nothing, what a write left in the runs is the lender's to judge), SIZE (outside of the lease), AUTH
  * (write to a lease that is for reading), NODE_DOWN, NOT_REACHABLE, TIMEOUT, CANCELED, INVALID.
+ *
+ * Moves of the same bytes at the same time are in no order, and a read beside a write may bring some bytes of
+ * before it and some of after it, even within one word. Let the writer tell, and read then.
  */
 int tarn_read(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);
 int tarn_write(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_move_options *o);

@@ -137,8 +137,7 @@ static void ends_with(struct reads *r, int i, int status)
     assert_int_equal(tarn_wait(r->p->peer, r->ops[i], 20000, &done), 0);
     if (done.status != status)
         fail_msg("read %d ended with %d, not %d: %s", i, done.status, status, done.error);
-    if (status != TARN_E_CANCELED)
-        assert_int_equal(r->moves[i].status, status);
+    assert_int_equal(r->moves[i].status, status);
     if (status == 0)
         assert_memory_equal(r->pieces[i].addr, r->p->memory + r->moves[i].offset, r->pieces[i].bytes);
 }
@@ -188,6 +187,32 @@ static void one_is_out_of_time(void **state)
         others_end_well(&r, i);
         end(&r);
     }
+}
+
+/* The worker is busy, so they end where they wait. */
+static void some_end_before_they_run(void **state)
+{
+    struct reads r;
+    struct tarn_move busy_move;
+    struct tarn_completion done;
+    tarn_op busy;
+    begin(*state, &r);
+    hold(&r);
+    busy_move = r.moves[0];
+    assert_int_equal(tarn_submit_read(r.reach, &busy_move, 1, NULL, 0, &busy), 0);
+    HARNESS_UNTIL(none_is_queued(&r), 10000);
+    const struct tarn_move_options soon = {.size = sizeof(soon), .timeout_ms = 50};
+    assert_int_equal(tarn_submit_read(r.reach, r.moves, 2, &soon, 0, &r.ops[0]), 0);
+    assert_int_equal(tarn_submit_write(r.reach, &r.moves[2], 1, NULL, 2, &r.ops[2]), TARN_E_AUTH);
+    assert_int_equal(tarn_submit_read(r.reach, &r.moves[3], 1, NULL, 3, &r.ops[3]), 0);
+    assert_int_equal(tarn_cancel(r.p->peer, r.ops[3]), 0);
+    ends_with(&r, 3, TARN_E_CANCELED);
+    ends_with(&r, 0, TARN_E_TIMEOUT);
+    assert_int_equal(r.moves[1].status, TARN_E_TIMEOUT);
+    let_go();
+    assert_int_equal(tarn_wait(r.p->peer, busy, 20000, &done), 0);
+    assert_int_equal(done.status, 0);
+    end(&r);
 }
 
 static void one_is_refused(void **state)
@@ -247,7 +272,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(all_are_under_way_at_once), TEST(one_is_canceled),
         TEST(one_is_out_of_time),        TEST(one_is_refused),
-        TEST(the_lease_has_ended),       TEST(their_link_breaks),
+        TEST(some_end_before_they_run),  TEST(the_lease_has_ended),
+        TEST(their_link_breaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
