@@ -5,8 +5,8 @@
  * Every transport has one constant table of functions for it (struct tarn_node_half_ops) in NAME_node.c. Only
  * nodes link these files; libtarn has the client halves (transport.h). node_registry.c lists the tables.
  *
- * All functions are called on the control thread. A node half may run threads of its own, which may call the
- * guard.
+ * All functions but serves() are called on the control thread. A node half may run threads of its own, which
+ * may call the guard.
  */
 #ifndef TARN_TRANSPORT_NODE_HALF_H
 #define TARN_TRANSPORT_NODE_HALF_H
@@ -140,7 +140,7 @@ struct tarn_node_half_ops {
     void (*cut)(struct tarn_node_half *h, uint32_t window);
     /* A session enters a window: answers what the client half's learn() takes, as attach() does. */
     int (*enter)(struct tarn_node_half *h, uint32_t window, struct tarn_attach *a);
-    /* Can clients reach the pool? */
+    /* Can clients reach the pool? Any thread may ask. */
     bool (*serves)(const struct tarn_node_half *h, uint32_t pool);
     /* The transport's text in the pool's record; "" for none. */
     void (*describe)(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes);

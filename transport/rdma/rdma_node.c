@@ -32,7 +32,6 @@
 #define REGION_BYTES (3584ull << 20) /* below 4 GiB, the limit of some devices */
 
 struct served_pool {
-    bool refused; /* GPU memory that the devices refuse */
     uint32_t nslices;
     struct tarn_region **read, **write; /* regions of the arena, by slice */
     struct tarn_region *gen, *touch;
@@ -59,6 +58,7 @@ struct tarn_rdma_node {
     struct tarn_rails rails;
     struct ibv_cq *cq[TARN_RAILS_MAX]; /* has only the completions that cut_off() waits for */
     struct served_pool *served;
+    _Atomic bool *offered;       /* for each pool: clients can reach it. Any thread asks */
     bool windows;                /* it serves windows, not pools */
     struct tarn_inboxes inboxes; /* windows */
     uint64_t slice_bytes;        /* slice size of the arenas: whole pages */
@@ -135,11 +135,11 @@ static void say_refused(const struct tarn_rdma_node *s, uint32_t pool)
 static int serve_pool(struct tarn_rdma_node *s, uint32_t i)
 {
     int rc = register_pool(s, i);
+    atomic_store(&s->offered[i], rc == 0);
     if (rc != TARN_E_UNSUPPORTED)
         return rc;
     say_refused(s, i);
     unregister_pool(&s->served[i]);
-    s->served[i] = (struct served_pool){.refused = true};
     return 0;
 }
 
@@ -224,7 +224,7 @@ static int join(struct tarn_rdma_node *s, struct joined *j, uint32_t k, struct t
 
 static bool rdma_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    return node_of(h)->served[pool].nslices > 0 && !node_of(h)->served[pool].refused;
+    return atomic_load(&node_of(h)->offered[pool]);
 }
 
 static uint32_t count_served(const struct tarn_rdma_node *s)
@@ -453,7 +453,9 @@ static void rdma_lend(struct tarn_node_half *h, uint32_t window)
 
 static void rdma_withdraw(struct tarn_node_half *h, uint32_t window)
 {
-    unregister_pool(&node_of(h)->served[window]);
+    struct tarn_rdma_node *s = node_of(h);
+    atomic_store(&s->offered[window], false);
+    unregister_pool(&s->served[window]);
 }
 
 /* False: a device has not ended the registration. */
@@ -617,13 +619,16 @@ static void rdma_stop(struct tarn_node_half *h)
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     free(s->served);
+    free((void *)(uintptr_t)s->offered);
     free(s);
 }
 
 static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     struct tarn_rdma_node *s = calloc(1, sizeof *s);
-    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
+    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served)) ||
+        !(s->offered = calloc(serve->npools, sizeof *s->offered))) {
+        free(s ? s->served : NULL);
         free(s);
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     }
