@@ -8,9 +8,11 @@ import select
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
-from typing import Any, List, Optional
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional
 
 import tarn
 
@@ -22,6 +24,34 @@ _PR_SET_PDEATHSIG = 1
 def _end_with_parent() -> None:
     """In the child: a test program that is killed leaves no node behind."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def state(pid: int, thread: str = "") -> str:
+    """Of a process or one of its threads: "S" sleeps, "T" stands still (proc(5))."""
+    with open(f"/proc/{pid}/task/{thread or pid}/stat") as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def stop(pid: int) -> None:
+    """The process stands still from now on, until SIGCONT. Its threads run until one of them has seen the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + START_S
+    while any(state(pid, thread) != "T" for thread in os.listdir(f"/proc/{pid}/task")):
+        assert time.monotonic() < until, "does not stop"
+        time.sleep(0)
+
+
+@contextmanager
+def ctrl_c(case: unittest.TestCase, seconds: float) -> Iterator[None]:
+    """SIGINT comes to this process after so long, and must end the block. A block that ends by itself is spared."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with case.assertRaises(KeyboardInterrupt):
+            yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 class Store:
@@ -70,8 +100,7 @@ class Store:
 
     def pause(self) -> None:
         """It stands still from now on; resume() ends that."""
-        os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        stop(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

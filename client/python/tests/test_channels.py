@@ -13,7 +13,7 @@ import unittest
 from typing import Any, Awaitable, Callable, Type
 
 import tarn
-from store import StoreCase
+from store import StoreCase, ctrl_c, stop
 from test_lifetime import SANITIZED, Running, until
 from test_windows import LARGE, Peer, pattern
 
@@ -278,7 +278,7 @@ class Both:
                 self.assertEqual(self.view, MANY)
 
     def test_the_peer_stands_still(self) -> None:
-        os.kill(self.peer.pid, signal.SIGSTOP)
+        stop(self.peer.pid)
         try:
             self.raises(lambda: self.channel.send(b"1", 1, timeout=0.1), tarn.Timeout, "tag 1")
             self.raises(lambda: self.channel.recv_into(bytearray(1), 1, timeout=0.1), tarn.Timeout)
@@ -315,11 +315,8 @@ class Both:
         self.fails("ch.recv(1, timeout=20)", tarn.NodeDown)
 
     def test_ctrl_c_ends_a_receive(self) -> None:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with self.assertRaises(KeyboardInterrupt):
+        with ctrl_c(self, 0.2):
             self.channel.recv_into(self.view, 1, timeout=60)
-        timer.join()
         self.untouched_by_the_next(self.view)
 
     def untouched_by_the_next(self, view: memoryview) -> None:
@@ -409,7 +406,7 @@ class OverShm(Both, StoreCase):
             self.channel.recv_into(memory, 1, timeout=20)
             op = self.channel.submit_recv_into(memory, 1, timeout=0.2)
             time.sleep(i % 10 * 1e-3)  # any moment will do
-            os.kill(self.peer.pid, signal.SIGSTOP)
+            stop(self.peer.pid)
             try:
                 op.wait()
             except tarn.Timeout:

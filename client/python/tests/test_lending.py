@@ -14,7 +14,7 @@ import weakref
 from typing import Any, Callable, List, Type
 
 import tarn
-from store import StoreCase
+from store import StoreCase, ctrl_c
 from test_lifetime import THREADS_SANITIZED, Running, until
 from test_windows import LARGE, pattern
 
@@ -236,11 +236,8 @@ class Lending(StoreCase):
         w = self.window()
         lease = w.lease(write=True)
         for call in (lambda: lease.expect(1, timeout=60), lambda: w.notification(60)):
-            timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
-            with self.assertRaises(KeyboardInterrupt):
+            with ctrl_c(self, 0.1):
                 call()
-            timer.join()
 
     def test_context_managers(self) -> None:
         with self.client.window(bytearray(8)) as w:

@@ -16,7 +16,7 @@ import weakref
 from typing import Any, Callable, List
 
 import tarn
-from store import Store, StoreCase
+from store import Store, StoreCase, state, stop
 
 SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")
 THREADS_SANITIZED = "tsan.so" in os.environ.get("LD_PRELOAD", "")
@@ -343,14 +343,13 @@ for line in sys.stdin:
         p.stdin.write(what + "\n")
         p.stdin.flush()
         self.assertEqual(p.stdout.readline(), "ready\n", what)
-        os.kill(stands, signal.SIGSTOP)
+        stop(stands)
         try:
-            until(lambda: _stands(stands))  # its threads run until one of them has seen the signal
             p.stdin.write("\n")
             p.stdin.flush()
             self.assertEqual(p.stdout.readline(), "in\n", what)
             time.sleep(0.1)
-            until(lambda: "S" in _state(p.pid))
+            until(lambda: "S" in state(p.pid))
             sent = time.monotonic()
             p.send_signal(signal.SIGINT)
             self.assertEqual(p.stdout.readline(), "interrupted\n", what)
@@ -360,15 +359,6 @@ for line in sys.stdin:
             os.kill(stands, signal.SIGCONT)
         p.stdin.write("\n")
         p.stdin.flush()
-
-
-def _state(pid: int, thread: str = "") -> str:
-    with open(f"/proc/{pid}/task/{thread or pid}/stat") as f:
-        return f.read().rsplit(")", 1)[1].split()[0]
-
-
-def _stands(pid: int) -> bool:
-    return all(_state(pid, thread) == "T" for thread in os.listdir(f"/proc/{pid}/task"))
 
 
 class Exit(StoreCase):

@@ -6,8 +6,6 @@ import contextlib
 import gc
 import io
 import mmap
-import os
-import signal
 import sys
 import threading
 import time
@@ -15,7 +13,7 @@ import unittest
 import weakref
 
 import tarn
-from store import Store, StoreCase
+from store import Store, StoreCase, ctrl_c
 
 try:
     import numpy as np
@@ -98,8 +96,7 @@ class Looking(StoreCase):
 
     def test_events_ctrl_c(self) -> None:
         begin = time.monotonic()
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-        with self.assertRaises(KeyboardInterrupt):
+        with ctrl_c(self, 0.1):
             for _ in self.client.events(60):
                 pass
         self.assertLess(time.monotonic() - begin, 5)

@@ -12,7 +12,7 @@ import unittest
 from typing import Any, List, Optional, Type
 
 import tarn
-from store import StoreCase
+from store import StoreCase, ctrl_c, stop
 from test_lifetime import SANITIZED, Running, until
 
 BYTES = 1 << 16
@@ -357,7 +357,7 @@ class OverShm(Both, StoreCase):
             self.peer("n = 0")
             self.peer.begin("while True: r.write(data); n += 1; n == 3 and print('writing', flush=True)")
             self.assertEqual(self.peer.answer(), "writing")
-            os.kill(self.peer.pid, signal.SIGSTOP)
+            stop(self.peer.pid)
             timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
             timer.start()
             try:
@@ -387,13 +387,10 @@ class OverTcp(Both, StoreCase):
         self.peer(f"w = c.window(bytearray({BYTES}))")
         r = self.open(transports="tcp").reach(self.peer("w.descriptor").strip("'"))
         r.read(bytearray(BYTES))
-        os.kill(self.peer.pid, signal.SIGSTOP)
+        stop(self.peer.pid)
         self.addCleanup(os.kill, self.peer.pid, signal.SIGCONT)
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with self.assertRaises(KeyboardInterrupt):
+        with ctrl_c(self, 0.2):
             r.read(bytearray(BYTES), timeout=60)
-        timer.join()
 
 if __name__ == "__main__":
     unittest.main()
