@@ -162,7 +162,7 @@ int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, co
 static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, struct tarn_tcpx_place *p)
 {
     const struct tarn_tcpx_into *into = &r->into;
-    if (c->plain && into->kind != TARN_CUDA_DEVICE && !c->place) {
+    if (c->plain && into->kind != TARN_CUDA_DEVICE && !c->aim) {
         void *at;
         struct tarn_cursor cursor = tarn_cursor_at(into->pieces, into->npieces, into->offset);
         uint64_t run = tarn_cursor_next(&cursor, into->pieces, into->npieces, r->bytes, &at);
@@ -174,9 +174,9 @@ static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, str
     return c->memory + (c->plain ? c->posted % TARN_TCPX_REQUESTS * c->gear_chunk : 0);
 }
 
-void tarn_tcpx_comm_place_late(struct tarn_tcpx_comm *c, tarn_tcpx_place_fn place)
+void tarn_tcpx_comm_aim_late(struct tarn_tcpx_comm *c, tarn_tcpx_aim_fn aim)
 {
-    c->place = place;
+    c->aim = aim;
 }
 
 int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct tarn_tcpx_into *into,
@@ -212,9 +212,9 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->begun);
     int rc = r->in_place ? 0 : read_fragments(c, r, &c->gear->list);
-    if (!rc && c->place && !r->placed) {
-        r->placed = true;
-        r->dropped = !c->place(r->owner, &r->into, r->bytes);
+    if (!rc && c->aim && !r->aimed) {
+        r->aimed = true;
+        r->dropped = !c->aim(r->owner, &r->into, r->bytes);
     }
     if (!rc && !r->in_place && !r->dropped)
         rc = tarn_tcpx_comm_unpack(c, &c->gear->list, &c->bounce, &r->into, &r->ticket);

@@ -42,7 +42,7 @@ struct tarn_tcpx_comm;
 typedef void (*tarn_tcpx_done_fn)(void *owner, uint32_t bytes);
 
 /* A message has come: sets where its bytes go, for which they must stay. False: nowhere, drop them. */
-typedef bool (*tarn_tcpx_place_fn)(void *owner, struct tarn_tcpx_into *into, uint32_t bytes);
+typedef bool (*tarn_tcpx_aim_fn)(void *owner, struct tarn_tcpx_into *into, uint32_t bytes);
 
 /* --- making and ending (tcpx_setup.c) ----------------------------------------------------------- */
 
@@ -69,8 +69,8 @@ bool tarn_tcpx_comm_busy(const struct tarn_tcpx_comm *c);
  * owned by the comm from here on unless this fails; NULL: the bytes are in this end's own memory. */
 int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, const struct tarn_tcpx_place *p,
                         void *owner);
-/* From now on, receives are given no pieces: place() is asked for them when the message has come. */
-void tarn_tcpx_comm_place_late(struct tarn_tcpx_comm *c, tarn_tcpx_place_fn place);
+/* From now on, receives are given no pieces: aim() is asked for them when the message has come. */
+void tarn_tcpx_comm_aim_late(struct tarn_tcpx_comm *c, tarn_tcpx_aim_fn aim);
 /* Posts a receive for a message of this size, to bytes [into->offset, + bytes) of into->pieces. The pieces
  * must stay. */
 int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct tarn_tcpx_into *into,

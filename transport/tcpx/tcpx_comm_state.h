@@ -15,7 +15,7 @@ struct tarn_tcpx_request {
     struct tarn_tcpx_mapping *mapping; /* caller's memory that the plugin was told of; NULL: none */
     /* receives: */
     bool in_place; /* the plugin writes it to its destination */
-    bool placed;   /* the comm's place() was asked */
+    bool aimed;    /* the comm's aim() was asked */
     bool dropped;  /* ... and said no */
     uint64_t ticket;
     struct tarn_tcpx_into into;
@@ -25,7 +25,7 @@ struct tarn_tcpx_comm {
     struct tarn_tcpx_gear *gear;
     struct tarn_tcpx_plugin *plugin;
     void (*done)(void *owner, uint32_t bytes);
-    bool (*place)(void *owner, struct tarn_tcpx_into *into, uint32_t bytes); /* NULL: receives have pieces */
+    bool (*aim)(void *owner, struct tarn_tcpx_into *into, uint32_t bytes); /* NULL: receives have pieces */
     int nic, gpu;
     bool sends, plain;
     enum tarn_tcpx_state state;

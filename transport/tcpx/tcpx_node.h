@@ -32,7 +32,7 @@ struct tarn_tcpx_work {
     uint64_t posted, done; /* in bytes */
     /* of a lease: */
     int status;                 /* why it has ended early */
-    uint64_t placed;            /* puts: bytes that have come; gets: that have been copied */
+    uint64_t handled;           /* puts: bytes that have come; gets: that have been copied */
     uint32_t pins;              /* puts: messages that are being unpacked under a pin */
     struct tarn_notice *notice; /* what to tell when it is over; NULL: nothing */
 };

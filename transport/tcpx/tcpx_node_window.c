@@ -69,13 +69,13 @@ static int pin(struct tarn_tcpx_work *w, uint64_t done, uint64_t bytes, struct t
 }
 
 /* Called when a message of a put has come. */
-static bool place(void *owner, struct tarn_tcpx_into *into, uint32_t bytes)
+static bool aim(void *owner, struct tarn_tcpx_into *into, uint32_t bytes)
 {
     struct tarn_tcpx_work *w = owner;
     struct tarn_pinned p;
     if (!w->status)
-        w->status = pin(w, w->placed, bytes, &p);
-    w->placed += bytes;
+        w->status = pin(w, w->handled, bytes, &p);
+    w->handled += bytes;
     if (w->status)
         return false;
     w->pins++;
@@ -104,7 +104,7 @@ int tarn_tcpx_window_ready(struct tarn_tcpx_node_lane *n)
     const struct tarn_tcpx_stage *s = &n->stage;
     if (!n->puts)
         return tarn_tcpx_ranges_own(n->comm, s->ring, (uint64_t)s->depth * s->chunk_bytes, s->on_gpu);
-    tarn_tcpx_comm_place_late(n->comm, place);
+    tarn_tcpx_comm_aim_late(n->comm, aim);
     return 0;
 }
 
@@ -205,8 +205,8 @@ static int end_copies(struct tarn_tcpx_node_lane *n)
         struct tarn_tcpx_slot *slot = &s->slots[n->copied % s->depth];
         struct tarn_tcpx_work *w = slot->owner;
         let_go(slot);
-        w->placed += slot->bytes;
-        if (w->placed == w->frame.bytes)
+        w->handled += slot->bytes;
+        if (w->handled == w->frame.bytes)
             tarn_tcpx_lane_say(w, TARN_TCPX_DONE, w->status);
     }
     return rc == TARN_E_AGAIN ? 0 : rc;
