@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include <utlist.h>
+
 #include "client/window/lender.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/tcpx/child.h"
@@ -155,6 +157,21 @@ static bool queue_is_full(const struct window_pair *p)
     return full;
 }
 
+/* How many wait in the queue, and in rings behind it. */
+static uint64_t seen(const struct window_pair *p)
+{
+    struct tarn_lent *l = &p->window->lender->lent;
+    const struct tarn_lent_ring *r;
+    struct tarn_notice got;
+    pthread_mutex_lock(&l->lock);
+    uint64_t n = p->window->nnotices;
+    LL_FOREACH (l->rings, r)
+        for (uint32_t k = 0; k < r->places && tarn_notices_peek(r->ring, r->places, r->at + k, &got); k++)
+            n++;
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
 uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r)
 {
     uint64_t until = harness_now_ms() + 30000;
@@ -162,8 +179,10 @@ uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r)
         bool full = queue_is_full(p);
         int rc = window_tell(r, NULL, 0, sent, "abc");
         assert_true(rc == 0 || rc == TARN_E_AGAIN);
-        if (rc && full)
+        if (rc && full) {
+            HARNESS_UNTIL(seen(p) >= sent, 10000);
             return sent;
+        }
         sent += rc == 0;
         assert_true(sent < 100000 && harness_now_ms() < until);
     }

@@ -53,7 +53,7 @@ struct tarn_reach *window_reach(const struct window_pair *p, const struct tarn_l
 int window_move(struct tarn_reach *r, bool write, void *addr, uint64_t bytes, uint64_t offset);
 /* Writes, and tells. */
 int window_tell(struct tarn_reach *r, struct tarn_move *m, size_t n, uint64_t tag, const char *data);
-/* Tells with tags 0, 1, ... until there is no room, though the lender has looked at all. Returns how many. */
+/* Tells with tags 0, 1, ... until there is no room and the lender has looked at all. Returns how many. */
 uint64_t window_fill(const struct window_pair *p, struct tarn_reach *r);
 
 #endif
