@@ -307,7 +307,7 @@ check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
 
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
-# REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
+# REQUIRE=gpu makes that a failure, REQUIRE=gpus also with one GPU. check-standin: the same over GPUs played in shared memory.
 gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack %/test_window %/test_window_told $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: gpu-tests
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(gpu_tests)
@@ -317,7 +317,7 @@ gpu-tests: all $(filter $(B)/%,$(gpu_tests)) $(B)/tests/test_conformance plugins
 
 in_standin = $(MAKE) B=$(B)-standin CUDA=standin
 check-standin:
-	+@REQUIRE=gpu $(in_standin) check-gpu
+	+@REQUIRE=gpu,gpus $(in_standin) check-gpu
 standin:
 	+@$(in_standin) gpu-tests
 

@@ -38,7 +38,7 @@ void devices_need(int n)
     if (there == 0)
         harness_skip("gpu", tarn_last_error());
     if (there < n)
-        harness_skip("gpu", "there is only one");
+        harness_skip("gpus", "there is only one");
 }
 
 void *pinned_new(size_t bytes)

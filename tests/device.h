@@ -20,7 +20,7 @@
 
 /* The number of devices. If 0, tarn_last_error() has the reason. */
 int devices_there(void);
-/* Skips the test ("gpu") if there are fewer than n devices. */
+/* Skips the test if there is no device ("gpu"), or are fewer than n ("gpus"). */
 void devices_need(int n);
 
 /* Access to a device's memory, from any thread. In the functions below, NULL means host memory. */

@@ -44,7 +44,7 @@ when()
     # Its node and clients have short timeouts, so a stall of the host looks like a fault.
     test_tcpx_faults) echo quiet ;;
     # These measure rates.
-    *speed* | test_hits | *bench*.sh) echo alone ;;
+    *speed* | test_hits | test_tcpx_unpack | *bench*.sh) echo alone ;;
     test_python.sh | test_python_wheel.sh | test_one_value | test_tcpx_setup | test_conformance*) echo first ;;
     test_one_value_losses | test_reading_leases | test_idle_leases) echo first ;;
     test_tcpx_plugins.sh | test_rdma_link | test_wrong_uses.sh) echo first ;;

@@ -36,8 +36,8 @@ static int deliver(const struct tarn_channel_call *k, const struct tarn_announce
     return tarn_channel_ask(k->channel, &c, deadline_ns, cancel);
 }
 
-/* Bytes may have been written, and the deadline may be over: the peer's receive must not wait for the rest.
- */
+/* The announcement is taken, so no other send ends the receive. If DELIVER was under way, the first of both
+ * counts. */
 static void abandon(const struct tarn_channel_call *k, const struct tarn_announcement *a)
 {
     struct tarn_command c = {.n = 0};
@@ -65,25 +65,16 @@ static int write_items(const struct tarn_channel_call *k, const struct tarn_anno
 static int send_large(const struct tarn_channel_call *k, const struct tarn_announcement *a,
                       uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    struct tarn_reason why;
-    tarn_reason_keep(&why, write_items(k, a, deadline_ns, cancel));
-    if (!why.code)
-        return deliver(k, a, "written", "", 0, deadline_ns, cancel);
-    if (why.code != TARN_E_STALE)
-        abandon(k, a);
-    return tarn_reason_fail(&why);
+    int rc = write_items(k, a, deadline_ns, cancel);
+    return rc ? rc : deliver(k, a, "written", "", 0, deadline_ns, cancel);
 }
 
 static int send_small(const struct tarn_channel_call *k, const struct tarn_announcement *a,
                       uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     char data[TARN_SMALL_MAX];
-    struct tarn_reason why;
-    tarn_reason_keep(&why, tarn_channel_gather(k, data));
-    if (!why.code)
-        return deliver(k, a, "data", data, k->bytes, deadline_ns, cancel);
-    abandon(k, a);
-    return tarn_reason_fail(&why);
+    int rc = tarn_channel_gather(k, data);
+    return rc ? rc : deliver(k, a, "data", data, k->bytes, deadline_ns, cancel);
 }
 
 static bool fits(const struct tarn_channel_call *k, const struct tarn_announcement *a)
@@ -114,15 +105,18 @@ static int refuse(const struct tarn_channel_call *k, const struct tarn_announcem
                      k->bytes, k->channel->who, room);
 }
 
-/* STALE: the receive has ended without this message. */
+/* STALE: the receive has ended without this message. However this ends, the receive does. */
 static int send_to(const struct tarn_channel_call *k, const struct tarn_announcement *a, uint64_t deadline_ns,
                    struct tarn_cancel *cancel)
 {
-    if (!fits(k, a))
-        return refuse(k, a, deadline_ns, cancel);
-    if (k->bytes <= TARN_SMALL_MAX)
-        return send_small(k, a, deadline_ns, cancel);
-    return send_large(k, a, deadline_ns, cancel);
+    bool fit = fits(k, a);
+    struct tarn_reason why;
+    tarn_reason_keep(&why, !fit                         ? refuse(k, a, deadline_ns, cancel)
+                           : k->bytes <= TARN_SMALL_MAX ? send_small(k, a, deadline_ns, cancel)
+                                                        : send_large(k, a, deadline_ns, cancel));
+    if (why.code && why.code != TARN_E_STALE && (fit || why.code != TARN_E_SIZE))
+        abandon(k, a);
+    return tarn_reason_fail(&why);
 }
 
 /* --- the call ----------------------------------------------------------------------------------- */

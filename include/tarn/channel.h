@@ -16,9 +16,8 @@
  *   - A receive times out or is canceled while a message is on its way: if the message was complete before,
  *     it counts as received, and the result is 0. Else the receive has ended: no byte arrives any more, and
  * the sender goes on to the next receive of the tag, or waits for one.
- *   - A send times out or is canceled: before it has found a receive, nothing has happened. In the middle of
- *     a large message, the receive ends with AGAIN. If only the receiver's word was missing, the message may
- *     have been received, or may still be.
+ *   - A send times out or is canceled: before it has found a receive, nothing has happened. Afterwards the
+ *     receive ends with AGAIN, or with the message if only the receiver's word was missing.
  *   - The other client's process ends, it closes the channel, or a connection between the two breaks: the
  *     channel is broken. Each send and receive ends once, with NODE_DOWN and a sentence that names the peer.
  *     Receives of messages that were complete before end with 0.

@@ -189,14 +189,22 @@ struct peer {
  * Roles: idle     waits
  *        posts    posts a receive, then waits
  *        receives, sends: do that, and end with the status
+ *        receives_two: with tags 1 and 2; ends with the status of one that has no message
  */
 static int play(const struct channel_end *e, const char *role, size_t bytes)
 {
     const struct tarn_piece piece = {.addr = e->memory, .bytes = bytes};
     if (!strcmp(role, "posts"))
         channel_submit_recv(e, 1, &piece, 60000, NULL);
+    tarn_op two[2] = {0};
+    for (int i = 0; i < 2 && !strcmp(role, "receives_two"); i++)
+        two[i] = channel_submit_recv(e, 1 + (uint64_t)i, &piece, 60000, NULL);
     printf("ready\n");
     fflush(stdout);
+    if (!strcmp(role, "receives_two")) {
+        int rc = channel_done(e, two[0]), second = channel_done(e, two[1]);
+        return -(second ? second : rc);
+    }
     if (!strcmp(role, "receives"))
         return -channel_recv(e, 1, e->memory, bytes, 60000, NULL);
     channel_fill(e->memory, bytes, 9);
@@ -415,6 +423,22 @@ static void a_sender_that_gives_up(void **state)
     HARNESS_UNTIL(channel_info(&p->b, "receives_announced") == 1, 5000);
     harness_signal(peer.process, SIGSTOP);
     assert_int_equal(channel_send(&peer.end, 1, p->b.memory, CHANNEL_ROOM, SHORT_MS), TARN_E_TIMEOUT);
+    harness_signal(peer.process, SIGCONT);
+    assert_int_equal(harness_wait(peer.process, HARNESS_TIMEOUT_MS), -TARN_E_AGAIN);
+    tarn_channel_close(peer.end.channel);
+}
+
+/* The only connection waits for an answer, so the second send never gets to say DELIVER. Its receive ends. */
+static void a_sender_that_gives_up_unheard(void **state)
+{
+    struct channel_pair *p = *state;
+    const struct tarn_piece piece = {.addr = p->b.memory, .bytes = 100};
+    struct peer peer = peer_start(p, "receives_two", 100);
+    HARNESS_UNTIL(channel_info(&p->b, "receives_announced") == 2, 5000);
+    harness_signal(peer.process, SIGSTOP);
+    tarn_op first = channel_submit_send(&peer.end, 1, &piece, SHORT_MS);
+    assert_int_equal(channel_send(&peer.end, 2, p->b.memory, 100, SHORT_MS), TARN_E_TIMEOUT);
+    assert_int_equal(channel_done(&peer.end, first), TARN_E_TIMEOUT);
     harness_signal(peer.process, SIGCONT);
     assert_int_equal(harness_wait(peer.process, HARNESS_TIMEOUT_MS), -TARN_E_AGAIN);
     tarn_channel_close(peer.end.channel);
@@ -719,6 +743,8 @@ int main(int argc, char **argv)
         CHANNEL_TESTS(a_lifeline_that_breaks),
         CHANNEL_TESTS(a_peer_that_is_stopped),
         {"tcp: a_sender_that_gives_up", a_sender_that_gives_up, channel_start_tcp, channel_stop, NULL},
+        {"tcp: a_sender_that_gives_up_unheard", a_sender_that_gives_up_unheard, channel_start_tcp,
+         channel_stop, NULL},
         CHANNEL_TESTS(closing_with_calls_under_way),
         CHANNEL_TESTS(clients_close_with_calls_under_way),
         CHANNEL_TESTS(garbage_before_a_connect),

@@ -512,7 +512,7 @@ static void test_two_devices_reach_each_other(void **state)
     devices_need(2);
     struct fixture *f = need(state);
     if (!tarn_cuda_reaches(0, 1))
-        harness_skip("gpu", "devices 0 and 1 do not reach each other");
+        harness_skip("gpus", "devices 0 and 1 do not reach each other");
     struct device *other = device_open(1);
     uint8_t *far = device_alloc(other, BYTES), *near = device_alloc(f->device, BYTES);
     uint8_t *want = random_bytes(f, BYTES), *got = malloc(BYTES);
@@ -591,7 +591,7 @@ static void test_another_process_opens_a_handle_on_another_device(void **state)
 {
     devices_need(2);
     if (!tarn_cuda_reaches(1, 0))
-        harness_skip("gpu", "devices 0 and 1 do not reach each other");
+        harness_skip("gpus", "devices 0 and 1 do not reach each other");
     shared_with(need(state), 1);
 }
 
