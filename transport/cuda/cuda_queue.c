@@ -9,9 +9,10 @@
  *
  * A mark is a number that the GPU writes to host memory after the work before it. Reading it is free,
  * while an event takes 1 us longer to notice and 1.5 us to query. Each launch writes its own mark, because
- * anything between two launches would keep them from overlapping. After other copies, cuStreamWriteValue32
- * writes it. Marks do not show errors, so the stream is queried now and then. If the driver lacks that
- * call or no counter is left, marks and fences are events.
+ * anything between two launches would keep them from overlapping. After other copies, and after a short list
+ * with nothing ahead of it, cuStreamWriteValue32 writes it: the kernel would take 1 us longer. Marks do not
+ * show errors, so the stream is queried now and then. If the driver lacks that call or no counter is left,
+ * marks and fences are events.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -122,14 +123,18 @@ static void find_write(struct tarn_cuda_queue *q)
     cudaGetLastError();
 }
 
-/* Loads the kernels, one for each class of mean size, and triggers the driver's lazy initialization. */
+/* Loads the kernels, for short and long lists and each class of mean size, and triggers the driver's lazy
+ * initialization. */
 static cudaError_t warm_up(struct tarn_cuda_queue *q)
 {
     const struct tarn_kernel_mark none = {0};
+    struct tarn_cuda_piece *spare = q->ring + TARN_KERNEL_SHORT + 1;
     cudaError_t e = cudaSuccess;
-    q->ring[0] = (struct tarn_cuda_piece){q->ring + 2, q->ring + 3, sizeof(q->ring[0])};
-    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
-        e = tarn_kernel_copy(q->ring, 1, bytes, &none, &q->kernels, q->stream);
+    for (int i = 0; i <= TARN_KERNEL_SHORT; i++)
+        q->ring[i] = (struct tarn_cuda_piece){spare, spare + 1, sizeof(*spare)};
+    for (uint32_t n = 1; n <= TARN_KERNEL_SHORT + 1; n += TARN_KERNEL_SHORT)
+        for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
+            e = tarn_kernel_copy(q->ring, n, n * bytes, &none, &q->kernels, q->stream);
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
@@ -234,6 +239,11 @@ static void reclaim(struct tarn_cuda_queue *q)
     }
 }
 
+static bool is_idle(const struct tarn_cuda_queue *q)
+{
+    return q->passed == q->marked && q->marked_head == q->head;
+}
+
 /* Nothing is in flight: start at the ring's beginning, which is in the CPU's cache. */
 static void begin_anew(struct tarn_cuda_queue *q)
 {
@@ -243,7 +253,7 @@ static void begin_anew(struct tarn_cuda_queue *q)
 
 struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
 {
-    if (q->passed == q->marked && q->marked_head == q->head)
+    if (is_idle(q))
         begin_anew(q);
     uint64_t at = q->head % RING, unused = RING - (q->head - q->tail);
     if (unused < LIST)
@@ -268,11 +278,12 @@ static int fence(struct tarn_cuda_queue *q)
     return 0;
 }
 
-/* Launches, with a mark if one is written. */
+/* Launches. A short list on an idle queue has no mark of its own. */
 static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 {
+    bool marks = q->write && !(n <= TARN_KERNEL_SHORT && is_idle(q));
     struct tarn_kernel_mark mark = {
-        .at = q->write ? (uint32_t *)q->written : NULL,
+        .at = marks ? (uint32_t *)q->written : NULL,
         .number = (uint32_t)(q->marked + 1),
         .counter = (uint32_t)q->counter,
     };
@@ -281,7 +292,7 @@ static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
     if (e)
         return broken(q, e, "the copy kernel");
     q->head += n;
-    q->is_marked = q->write;
+    q->is_marked = marks;
     if (q->is_marked) {
         q->marked++;
         q->marked_head = q->head;

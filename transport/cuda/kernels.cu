@@ -7,7 +7,8 @@
  * full of warps. If source and destination differ in their low bits, the widest access that suits both
  * replaces 16 bytes. A few single bytes lead to an aligned address.
  *
- * The list is in host memory, behind PCIe. Each block reads a tile of it at a time, at once, and only once.
+ * A short list goes with the launch, as an argument. A longer one is in host memory, behind PCIe. Each block
+ * reads a tile of the list at a time, at once, and only once.
  *
  * A launch may begin while the previous one still runs on some multiprocessors (programmatic dependent
  * launch; CUDA Programming Guide). Their pieces do not overlap, so copying need not wait. But whoever waits
@@ -20,6 +21,8 @@
  * is coherent, so data that was there when the launch was requested is seen. Only a kernel that runs while
  * the NIC writes would need volatile loads.
  */
+#include <string.h>
+
 #include "transport/cuda/kernels.h"
 #include "transport/cuda/kernels_run.h"
 
@@ -131,18 +134,25 @@ static __device__ void sign_off(const struct tarn_kernel_mark &mark)
     *(volatile uint32_t *)mark.at = mark.number;
 }
 
+struct short_list {
+    struct tarn_cuda_piece pieces[TARN_KERNEL_SHORT];
+};
+struct long_list {
+    const struct tarn_cuda_piece *pieces;
+};
+
 /* Tiles of `tile` pieces; TEAM warps for each piece. */
-template <uint32_t TEAM>
+template <uint32_t TEAM, typename LIST>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
-    copy_pieces(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark)
+    copy_pieces(const __grid_constant__ LIST list, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark)
 {
-    const uint32_t words = sizeof(pieces[0]) / sizeof(uint64_t), warp = threadIdx.x / WARP;
+    const uint32_t words = sizeof(list.pieces[0]) / sizeof(uint64_t), warp = threadIdx.x / WARP;
     __shared__ struct tarn_cuda_piece here[TILE];
     let_next_begin();
     for (uint32_t first = blockIdx.x * tile; first < n; first += gridDim.x * tile) {
         uint32_t count = n - first < tile ? n - first : tile;
         if (threadIdx.x < count * words)
-            ((uint64_t *)here)[threadIdx.x] = ((const uint64_t *)(pieces + first))[threadIdx.x];
+            ((uint64_t *)here)[threadIdx.x] = ((const uint64_t *)(list.pieces + first))[threadIdx.x];
         __syncthreads();
         for (uint32_t unit = warp; unit < count * TEAM; unit += WARPS)
             copy_piece<TEAM * WARP>(here[unit / TEAM], unit % TEAM * WARP + threadIdx.x % WARP);
@@ -151,16 +161,18 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
     sign_off(mark);
 }
 
-typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark);
-
-/* The kernel with as many warps for each piece as have work at least once; at most a block's. */
-static kernel *kernel_for(uint64_t mean, uint32_t *team)
+/* How many warps of a piece of that size have work at least once; at most a block's. */
+static uint32_t team_of(uint64_t bytes)
 {
-    *team = mean <= WARP_BYTES ? 1 : mean <= 2 * WARP_BYTES ? 2 : mean <= 4 * WARP_BYTES ? 4 : 8;
-    return *team == 1   ? copy_pieces<1>
-           : *team == 2 ? copy_pieces<2>
-           : *team == 4 ? copy_pieces<4>
-                        : copy_pieces<8>;
+    return bytes <= WARP_BYTES ? 1 : bytes <= 2 * WARP_BYTES ? 2 : bytes <= 4 * WARP_BYTES ? 4 : 8;
+}
+
+template <typename LIST> static auto kernel_for(uint32_t team)
+{
+    return team == 1   ? copy_pieces<1, LIST>
+           : team == 2 ? copy_pieces<2, LIST>
+           : team == 4 ? copy_pieces<4, LIST>
+                       : copy_pieces<8, LIST>;
 }
 
 /* Kernels compiled without programmatic dependent launch must not be launched with it. */
@@ -172,7 +184,7 @@ extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d
     if (!e)
         e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (!e)
-        e = cudaFuncGetAttributes(&code, (const void *)copy_pieces<1>);
+        e = cudaFuncGetAttributes(&code, (const void *)copy_pieces<1, long_list>);
     d->overlaps = !e && major >= 9 && code.ptxVersion >= 90;
     return e;
 }
@@ -181,8 +193,7 @@ extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, ui
                                         const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
                                         cudaStream_t stream)
 {
-    uint32_t team, blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
-    kernel *k = kernel_for(bytes / n, &team);
+    uint32_t team = team_of(bytes / n), blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
     /* One tile for each block, with work for all its warps. */
     tile = tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
     uint32_t tiles = (n + tile - 1) / tile;
@@ -195,5 +206,9 @@ extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, ui
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = d->overlaps;
-    return cudaLaunchKernelEx(&launch, k, pieces, n, tile, *mark);
+    if (n > TARN_KERNEL_SHORT)
+        return cudaLaunchKernelEx(&launch, kernel_for<long_list>(team), long_list{pieces}, n, tile, *mark);
+    struct short_list list;
+    memcpy(list.pieces, pieces, n * sizeof(pieces[0]));
+    return cudaLaunchKernelEx(&launch, kernel_for<short_list>(team), list, n, tile, *mark);
 }

@@ -26,10 +26,11 @@ struct tarn_kernel_mark {
 };
 enum { TARN_KERNEL_COUNTERS = 1024 };
 
+enum { TARN_KERNEL_SHORT = 128 };
 /*
- * Copies n pieces, `bytes` in total, on a stream of the current device, which is `d`. The device must be
- * able to read the list until they are done. If launches overlap, this one may copy while the previous
- * ones on the stream still do; it ends after them.
+ * Copies n pieces, `bytes` in total, on a stream of the current device, which is `d`. The list is in host
+ * memory. If it is longer than TARN_KERNEL_SHORT, the device must be able to read it until they are done. If
+ * launches overlap, this one may copy while the previous ones on the stream still do; it ends after them.
  */
 cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
                              const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
