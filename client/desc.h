@@ -30,6 +30,8 @@ static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const 
                               .bytes = bytes,
                               .pieces = item->pieces,
                               .npieces = item->npieces,
+                              .layout = item->layout,
+                              .pages = item->pages,
                               .touch = !(flags & TARN_GET_NO_TOUCH),
                               .gpu = gpu};
 }

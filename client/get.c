@@ -130,6 +130,8 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
     tarn_flight_init(&b.flight, c, b.cancel);
     run(&b, gets, n);
     tarn_flight_end(&b.flight);
+    for (size_t i = 0; i < b.n; i++)
+        free(b.jobs[i].made);
     if (b.jobs != &one)
         free(b.jobs);
 }

@@ -87,6 +87,11 @@ static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
+    if (j->made) {
+        x->work.layout = NULL;
+        x->work.pieces = j->made;
+        x->work.npieces = j->nmade;
+    }
     if (j->get->calls) {
         j->last_copy = (struct tarn_last_copy){.given = given};
         x->work.last_copy = &j->last_copy;
@@ -188,6 +193,8 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
         failed(b, j, status, "the data connection broke");
     } else if (j->x.work.seen && (status == TARN_E_INVALID || status == TARN_E_SIZE)) {
         tarn_get_look(b, j);
+    } else if (j->x.work.layout && status == TARN_E_UNSUPPORTED) {
+        tarn_get_make_pieces(b, j);
     } else {
         if (j->x.why.code == 0)
             tarn_reason_keep(&j->x.why, tarn_fail(status, "%s", tarn_strerror(status)));

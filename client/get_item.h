@@ -14,6 +14,7 @@
 #include "client/desc.h"
 #include "client/resolve.h"
 #include "client/verdict.h"
+#include "transport/layout.h"
 #include "transport/seen.h"
 
 struct tarn_get;
@@ -71,6 +72,8 @@ static inline int tarn_get_check(const struct tarn_get *g, size_t i)
     const struct tarn_item *item = &g->items[i];
     int rc = tarn_key_check(&item->key);
 
+    if (rc == 0 && item->layout)
+        return tarn_layout_check("get", i, item->layout, item->pages, item->npieces);
     return rc ? rc : tarn_pieces_check("get", i, item->pieces, tarn_first_pieces(item->npieces));
 }
 
@@ -80,6 +83,11 @@ static inline int tarn_get_memory(struct tarn_get *g, size_t i, uint32_t *gpu_p,
 {
     const struct tarn_item *item = &g->items[i];
 
+    *glanced_p = false;
+    if (item->layout) {
+        *gpu_p = item->layout->gpu;
+        return 0;
+    }
     *glanced_p = !(g->flags & TARN_GET_RANGE) && item->offset == 0 &&
                  tarn_pieces_glance(item->pieces, item->npieces, &g->seen, gpu_p);
     return *glanced_p ? 0 : tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, gpu_p);
@@ -97,7 +105,8 @@ static inline bool tarn_get_fits(const struct tarn_get *g, size_t i, const struc
                                  uint64_t *bytes_p)
 {
     const struct tarn_item *item = &g->items[i];
-    uint64_t bytes = tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
+    uint64_t bytes = item->layout ? tarn_layout_bytes(item->layout, item->npieces)
+                                  : tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
 
     *bytes_p = bytes;
     if (g->flags & TARN_GET_RANGE)

@@ -73,3 +73,13 @@ void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
     if (rc != 0)
         tarn_get_job_fail(b, j, rc);
 }
+
+void tarn_get_make_pieces(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    int rc = tarn_layout_pieces(item->layout, item->pages, item->npieces, &j->made, &j->nmade);
+
+    j->stage = TARN_GET_RESOLVED;
+    if (rc != 0)
+        tarn_get_job_fail(b, j, rc);
+}

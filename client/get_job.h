@@ -53,6 +53,8 @@ struct tarn_get_job {
     uint32_t nstale, stales, revivals;
     uint64_t tried;             /* as in struct tarn_choice */
     struct tarn_get_job *again; /* next in the list of jobs to be routed again */
+    struct tarn_piece *made;    /* of the item's pages; NULL: not needed so far */
+    uint32_t nmade;
     /* From here on only why.code is initialized. What most jobs use lies together. */
     struct tarn_way way; /* the chosen one */
     struct tarn_desc desc;
@@ -112,5 +114,7 @@ void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int sta
 void tarn_get_job_miss(struct tarn_get_batch *b, struct tarn_get_job *j);
 /* Looks at all pieces of a job that were only glanced at. The job is RESOLVED then, or has failed. */
 void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Makes the pieces of a job whose item has a layout. The job is RESOLVED then, or has failed. */
+void tarn_get_make_pieces(struct tarn_get_batch *b, struct tarn_get_job *j);
 
 #endif

@@ -57,7 +57,7 @@ static int serve(struct tarn_get *g, size_t i, uint64_t now_ns)
     if (!tarn_get_find(g, i, hash, &g->memo.desc))
         return TARN_INPROGRESS;
     g->memo.found = i;
-    if (g->memo.glanced || /* shared links do not look at pieces */
+    if (g->memo.glanced || item->layout || /* shared links want pieces that were looked at */
         !tarn_get_fits(g, i, &g->memo.desc.tensor, &bytes) /* or the descriptor is out of date */ ||
         !choose(g, now_ns, &way) || atomic_load(&way.side->state) != TARN_SIDE_SHARED)
         return TARN_INPROGRESS;

@@ -197,6 +197,14 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     return false;
 }
 
+/* Must pages become pieces for the chosen transport? */
+static bool wants_pieces(const struct tarn_get_job *j)
+{
+    const struct tarn_layout *l = tarn_get_item(j)->layout;
+
+    return l && !j->made && !(l->in_one_list && (j->way.side->ops->caps & TARN_CAP_LAYOUTS));
+}
+
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening)
 {
     enum tarn_get_move move = TARN_GET_MOVED;
@@ -224,6 +232,10 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool openi
                 continue;
             if (j->glanced && !(j->way.side->ops->caps & TARN_CAP_CHECKS)) {
                 tarn_get_look(b, j);
+                continue;
+            }
+            if (wants_pieces(j)) {
+                tarn_get_make_pieces(b, j);
                 continue;
             }
             if (!opening && tarn_flight_opens(&b->flight, j->way.side))

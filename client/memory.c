@@ -10,6 +10,7 @@
 
 #include "client/check.h"
 #include "client/op.h"
+#include "transport/layout.h"
 
 size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n)
 {
@@ -20,6 +21,10 @@ size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n)
     tarn_seen_clear(&seen);
     for (size_t i = 0; i < n && (i == 0 || count > 0); i++) {
         const struct tarn_piece *pieces = items[i].pieces;
+        if (items[i].layout) {
+            count += items[i].layout->gpu > 0;
+            continue;
+        }
         count += pieces && (tarn_pieces_glance(pieces, items[i].npieces, &seen, &gpu) ||
                             (tarn_pieces_gpu(pieces, items[i].npieces, &seen, &gpu) == 0 && gpu));
     }

@@ -20,6 +20,7 @@
 #include "client/alert.h"
 #include "client/check.h"
 #include "client/event.h"
+#include "transport/layout.h"
 
 static void signal_fd(int fd)
 {
@@ -386,10 +387,14 @@ void tarn_ops_free(struct tarn_client *c)
 
 static bool op_uses(const struct tarn_operation *op, const void *addr, uint64_t bytes)
 {
-    for (size_t i = 0; op->items && i < op->n; i++)
-        for (uint32_t k = 0; k < op->items[i].npieces; k++)
-            if (tarn_piece_overlaps(&op->items[i].pieces[k], addr, bytes))
+    for (size_t i = 0; op->items && i < op->n; i++) {
+        const struct tarn_item *item = &op->items[i];
+        if (item->layout && tarn_layout_overlaps(item->layout, addr, bytes))
+            return true;
+        for (uint32_t k = 0; !item->layout && k < item->npieces; k++)
+            if (tarn_piece_overlaps(&item->pieces[k], addr, bytes))
                 return true;
+    }
     return op->uses && op->uses(op->arg, addr, bytes);
 }
 

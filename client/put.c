@@ -107,7 +107,7 @@ static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct qu
         tarn_verdict_of(&p->verdict, job->index, item->status, "put", &item->key);
         tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);
     }
-    c->n = 0;
+    tarn_chunk_empty(c);
     return busy;
 }
 

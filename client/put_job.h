@@ -77,6 +77,8 @@ struct tarn_put_job {
     struct tarn_reason failure;  /* code 0: under way or stored */
     struct tarn_reason held;     /* why COMMIT is sent again: BUSY or AGAIN */
     struct tarn_target *targets; /* put.replicas of them */
+    struct tarn_piece *made;     /* of the item's pages; NULL: not needed so far */
+    uint32_t nmade;
     struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;
 };

@@ -12,6 +12,7 @@
 #include "client/control_conn.h"
 #include "client/health.h"
 #include "client/refresh.h"
+#include "transport/layout.h"
 
 /* --- items -------------------------------------------------------------------------------------- */
 
@@ -21,14 +22,16 @@ int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces)
     if (rc == 0)
         rc = tarn_tensor_check(&item->tensor);
     if (rc == 0 && pieces)
-        rc = tarn_pieces_check("put", i, item->pieces, item->npieces);
+        rc = item->layout ? tarn_layout_check("put", i, item->layout, item->pages, item->npieces)
+                          : tarn_pieces_check("put", i, item->pieces, item->npieces);
     if (rc != 0 || !pieces)
         return rc;
     if (item->offset != 0)
         return tarn_fail(TARN_E_INVALID,
                          "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()", i,
                          (unsigned long long)item->offset);
-    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+    uint64_t bytes = item->layout ? tarn_layout_bytes(item->layout, item->npieces)
+                                  : tarn_pieces_bytes(item->pieces, item->npieces);
     if (bytes == item->tensor.bytes)
         return 0;
     return tarn_fail(TARN_E_INVALID,
@@ -276,13 +279,20 @@ int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
     return tarn_fail(TARN_E_NO_MEMORY, "put: out of memory");
 }
 
+void tarn_chunk_empty(struct tarn_chunk *c)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        free(c->jobs[i].made);
+    c->n = 0;
+}
+
 void tarn_chunk_free(struct tarn_chunk *c)
 {
+    tarn_chunk_empty(c);
     free(c->jobs);
     free(c->targets);
     c->jobs = NULL;
     c->targets = NULL;
-    c->n = 0;
 }
 
 void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)

@@ -18,6 +18,8 @@ void tarn_put_give_conns(struct tarn_put *p);
 bool tarn_put_reassign(struct tarn_put *p, struct tarn_target *t);
 int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas);
 void tarn_chunk_free(struct tarn_chunk *c);
+/* Drops its jobs. */
+void tarn_chunk_empty(struct tarn_chunk *c);
 /* Adds item i as a job and chooses its targets' nodes. */
 void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i);
 bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key);

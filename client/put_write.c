@@ -10,6 +10,7 @@
 #include "client/peer_nodes.h"
 #include "client/put_plan.h"
 #include "client/side.h"
+#include "transport/layout.h"
 
 static bool choose(const struct tarn_put *p, const struct tarn_target *t, uint64_t now_ns, struct tarn_way *w)
 {
@@ -41,6 +42,32 @@ static bool look(struct tarn_target *t)
     return rc == 0;
 }
 
+/* Makes the pieces of an item with a layout. False: out of memory. */
+static bool make_pieces(const struct tarn_put *p, struct tarn_target *t)
+{
+    struct tarn_put_job *job = t->job;
+    const struct tarn_item *item = &p->items[job->index];
+    int rc =
+        job->made ? 0 : tarn_layout_pieces(item->layout, item->pages, item->npieces, &job->made, &job->nmade);
+
+    if (rc != 0) {
+        lose(t, rc, false);
+        return false;
+    }
+    t->x.work.layout = NULL;
+    t->x.work.pieces = job->made;
+    t->x.work.npieces = job->nmade;
+    return true;
+}
+
+/* Must pages become pieces for the chosen transport? */
+static bool wants_pieces(const struct tarn_target *t)
+{
+    const struct tarn_layout *l = t->x.work.layout;
+
+    return l && !(l->in_one_list && (t->way.side->ops->caps & TARN_CAP_LAYOUTS));
+}
+
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
     struct tarn_reason busy;
@@ -49,6 +76,8 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     busy.code = 0;
     for (uint64_t now = tarn_now_ns(); choose(p, t, now, &t->way); now = tarn_now_ns()) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
+            return false;
+        if (wants_pieces(t) && !make_pieces(p, t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
         rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now, UINT64_MAX);
@@ -72,19 +101,13 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     return false;
 }
 
-bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      const struct tarn_piece *pieces, uint32_t npieces)
+/* Aims at `bytes` bytes from `offset` of the object on. The caller sets where they come from. */
+static void aim(const struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes)
 {
-    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
     bool others = !p->fixed && p->ncandidates > p->replicas;
 
-    t->x.work = (struct tarn_work){.pool = t->pool,
-                                   .slot = t->slot,
-                                   .gen = t->gen,
-                                   .offset = t->offset + offset,
-                                   .bytes = bytes,
-                                   .pieces = pieces,
-                                   .npieces = npieces};
+    t->x.work = (struct tarn_work){
+        .pool = t->pool, .slot = t->slot, .gen = t->gen, .offset = t->offset + offset, .bytes = bytes};
     t->x.term = t->term;
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = others ? tarn_peer_node_patience(t->node) : UINT64_MAX;
@@ -92,6 +115,28 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
     t->x.quiet_on = NULL;
     t->tried = 0;
     t->misfit = false;
+}
+
+/* Unless the time is over. */
+static bool post_in_time(struct tarn_put *p, struct tarn_target *t)
+{
+    bool canceled = tarn_canceled(p->cancel);
+
+    if (!canceled && tarn_now_ns() < p->deadline_ns)
+        return post(p, t);
+    lose(t,
+         canceled ? tarn_cancel_fail()
+                  : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"),
+         false);
+    return false;
+}
+
+bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
+                      const struct tarn_piece *pieces, uint32_t npieces)
+{
+    aim(p, t, offset, bytes);
+    t->x.work.pieces = pieces;
+    t->x.work.npieces = npieces;
     if (tarn_pieces_glance(pieces, npieces, &p->seen, &t->x.work.gpu))
         t->x.work.seen = &p->seen;
     int rc = t->x.work.seen ? 0 : tarn_pieces_gpu(pieces, npieces, &p->seen, &t->x.work.gpu);
@@ -99,15 +144,20 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
         lose(t, rc, false);
         return false;
     }
-    if (tarn_canceled(p->cancel) || left == 0) {
-        lose(t,
-             tarn_canceled(p->cancel)
-                 ? tarn_cancel_fail()
-                 : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"),
-             false);
-        return false;
-    }
-    return post(p, t);
+    return post_in_time(p, t);
+}
+
+/* The whole object, from the item's pages or pieces. */
+static bool post_item(struct tarn_put *p, struct tarn_target *t, const struct tarn_item *item)
+{
+    if (!item->layout)
+        return tarn_target_post(p, t, 0, item->tensor.bytes, item->pieces, item->npieces);
+    aim(p, t, 0, item->tensor.bytes);
+    t->x.work.layout = item->layout;
+    t->x.work.pages = item->pages;
+    t->x.work.npieces = item->npieces;
+    t->x.work.gpu = item->layout->gpu;
+    return post_in_time(p, t);
 }
 
 /* --- outcomes ----------------------------------------------------------------------------------- */
@@ -181,6 +231,12 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         t->granted = false;
         lose(t, tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "has dropped the reservation"), true);
         break;
+    case TARN_E_UNSUPPORTED: /* pages, over this way */
+        if (!t->x.work.layout)
+            refused(t, status);
+        else if (make_pieces(p, t))
+            post(p, t);
+        break;
     default:
         if (!t->x.work.seen || look(t))
             refused(t, status);
@@ -228,7 +284,7 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
         for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
-            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item->pieces, item->npieces);
+            post_item(p, &job->targets[k], item);
     }
     tarn_put_written(p);
 }

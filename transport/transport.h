@@ -64,6 +64,9 @@ enum {
      * that somebody has entered make the keys void. */
     TARN_CAP_KEYS = 1 << 9,
     TARN_CAP_WINDOWS = 1 << 10, /* clients lend windows by it; put() sees to tarn_work.notify */
+    /* Takes works with a layout that is in_one_list (layout.h). Ends them with UNSUPPORTED, nothing done,
+     * where it needs pieces after all. */
+    TARN_CAP_LAYOUTS = 1 << 11,
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -173,7 +176,9 @@ struct tarn_work {
     /* put() with TARN_CAP_WINDOWS: what the lender is told once the bytes are in place; NULL: nothing. */
     const struct tarn_notify *notify;
     const struct tarn_piece *pieces;
-    uint32_t npieces;
+    uint32_t npieces;                 /* of pieces, or of pages */
+    const struct tarn_layout *layout; /* TARN_CAP_LAYOUTS: has pages in place of pieces; NULL: none */
+    const uint32_t *pages;
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
     /* NULL: the pieces were checked. Otherwise only the first was, and a transport with TARN_CAP_CHECKS
      * checks the rest: do all lie in memory of `gpu`, and have they `bytes` bytes in total? If not, the work

@@ -42,6 +42,7 @@ extern "C" {
 
 struct tarn_client;
 struct tarn_hits;
+struct tarn_layout; /* layout.h */
 struct tarn_put_session;
 struct tarn_mr;
 
@@ -188,7 +189,7 @@ struct tarn_piece {
 
 /*
  * One object of a get or put. The pieces, in order, make up the byte range that begins at `offset`
- * of the object.
+ * of the object. Or, with a layout, the pages.
  *   put: offset must be 0; the pieces' total must be tensor.bytes.
  *   get: the pieces' total must be the object's size, or, with TARN_GET_RANGE, the range
  *        [offset, offset + total) must lie inside the object; else SIZE.
@@ -196,11 +197,12 @@ struct tarn_piece {
 struct tarn_item {
     struct tarn_key key;
     const struct tarn_piece *pieces;
-    uint32_t npieces;
-    int32_t status; /* out */
+    uint32_t npieces; /* of pieces, or of pages */
+    int32_t status;   /* out */
     uint64_t offset;
-    struct tarn_tensor tensor; /* put: in. get: out, also set when the status is SIZE */
-    uint64_t reserved[2];
+    struct tarn_tensor tensor;        /* put: in. get: out, also set when the status is SIZE */
+    const struct tarn_layout *layout; /* layout.h; NULL: none. Otherwise `pieces` does not count, and */
+    const uint32_t *pages;            /* these are the numbers of pages, in host memory */
 };
 
 /* --- GPUs --------------------------------------------------------------------------------------- */

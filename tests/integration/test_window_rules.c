@@ -406,7 +406,7 @@ static void *tell_on(void *arg)
     struct teller *t = arg;
     const struct tarn_piece piece = {.addr = t->byte, .bytes = 1};
     struct tarn_move m = {.pieces = &piece, .npieces = 1, .offset = t->number};
-    uint64_t until = harness_now_ms() + 20000;
+    uint64_t until = harness_now_ms() + 60000;
     for (uint64_t i = 0; i < TOLD && !t->rc && harness_now_ms() < until;) {
         t->rc = window_tell(t->reach, &m, 1, t->number << 32 | i, "");
         i += t->rc == 0;

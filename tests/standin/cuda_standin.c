@@ -545,8 +545,11 @@ void tarn_cuda_unpin(void *addr)
 
 /* A task of a queue. */
 struct step {
-    enum { STEP_COPY, STEP_MARK } what;
+    enum { STEP_COPY, STEP_PAGES, STEP_MARK } what;
     struct tarn_cuda_piece piece;
+    struct tarn_cuda_paged buffer;
+    struct tarn_cuda_pages pages;
+    bool put;
     bool loses; /* STANDIN_FAIL: the device is lost at this step */
     uint64_t due_ns;
 };
@@ -596,32 +599,37 @@ static uint64_t copy_within(int device, const uint8_t *from, uint8_t *to, uint64
     uint64_t from_left, to_left;
     const uint8_t *source = reached_from(device, from, false, &from_left);
     uint8_t *sink = reached_from(device, to, true, &to_left);
-    if (!source || !sink) {
-        if (getenv("STANDIN_VERBOSE"))
-            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", device,
-                    (unsigned long long)bytes, (const void *)from, source ? "" : " (illegal)", (void *)to,
-                    sink ? "" : " (illegal)");
+    if (!source || !sink)
         return 0;
-    }
     bytes = bytes < from_left ? bytes : from_left;
     bytes = bytes < to_left ? bytes : to_left;
     memcpy(sink, source, bytes);
     return bytes;
 }
 
-static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
+static bool copy_whole(int device, const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
-    const struct tarn_cuda_piece *p = &s->piece;
-    if (s->loses)
-        return false;
-    if (s->what != STEP_COPY || !p->bytes)
-        return true;
-    for (uint64_t at = 0, n; at < p->bytes; at += n) {
-        n = copy_within(q->device, (const uint8_t *)p->from + at, (uint8_t *)p->to + at, p->bytes - at);
+    for (uint64_t at = 0, n; at < bytes; at += n) {
+        n = copy_within(device, from + at, to + at, bytes - at);
         if (!n)
             return false;
     }
     return true;
+}
+
+static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
+{
+    const struct tarn_cuda_paged *b = &s->buffer;
+    bool done = !s->loses;
+    if (done && s->what == STEP_COPY)
+        done = copy_whole(q->device, s->piece.from, s->piece.to, s->piece.bytes);
+    for (uint32_t i = 0; s->what == STEP_PAGES && i < b->nbases; i++)
+        for (uint32_t j = 0; done && j < s->pages.n; j++) {
+            uint8_t *near = (uint8_t *)b->bases[i] + s->pages.page[j] * b->stride;
+            uint8_t *far = s->pages.far + i * s->pages.far_stride + j * b->page_bytes;
+            done = copy_whole(q->device, s->put ? near : far, s->put ? far : near, b->page_bytes);
+        }
+    return done;
 }
 
 /* Carries out the steps that are due, in order. `all`: also those that are not due yet. */
@@ -638,7 +646,7 @@ static int advance(struct tarn_cuda_queue *q, bool all)
             standin.devices[q->device].lost = true;
             return lost(q->device);
         }
-        q->pieces -= s->what == STEP_COPY;
+        q->pieces -= s->what != STEP_MARK;
         if (s->what == STEP_MARK)
             __atomic_store_n(&q->marks[q->reached++ % MARKS]->passed, true, __ATOMIC_RELEASE);
     }
@@ -762,6 +770,18 @@ int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
         return tarn_fail(TARN_E_SYSTEM, "stand-in: a list of %zu pieces of %llu bytes was started as of %llu",
                          n, (unsigned long long)sum, (unsigned long long)bytes);
     return tarn_cuda_copy(q, q->list, n, &taken);
+}
+
+int tarn_cuda_start_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n, bool put)
+{
+    const struct tarn_cuda_pages *entries = (const struct tarn_cuda_pages *)q->list;
+    enter();
+    int rc = check(q->device, FAIL_COPY);
+    bool loses = !rc && n && due_to_fail(FAIL_LOST);
+    for (size_t i = 0; !rc && i < n; i++, q->pieces++)
+        give(q,
+             (struct step){STEP_PAGES, .buffer = *buffer, .pages = entries[i], .put = put, .loses = loses});
+    return leave(rc);
 }
 
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)

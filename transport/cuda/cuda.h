@@ -120,6 +120,29 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
 #define TARN_CUDA_PIECE_MAX (64u << 10)
 struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room);
 int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
+
+/* A buffer of pages: page p of base b lies at bases[b] + p * stride. */
+struct tarn_cuda_paged {
+    void *const *bases;
+    uint32_t nbases;             /* at most TARN_CUDA_BASES_MAX */
+    uint64_t page_bytes, stride; /* page_bytes: 1 to TARN_CUDA_PIECE_MAX */
+};
+#define TARN_CUDA_BASES_MAX 256
+/* Some pages of all bases. Page number j of base b belongs to far + b * far_stride + j * page_bytes. */
+struct tarn_cuda_pages {
+    uint8_t *far;
+    uint64_t far_stride;
+    uint32_t n, page[11];
+};
+#define TARN_CUDA_PAGES_MAX 11
+/* The same for the first n struct tarn_cuda_pages that were written to what list() returned, which has room
+ * for fewer of them. put: from the buffer to far. */
+int tarn_cuda_start_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n,
+                          bool put);
+static inline size_t tarn_cuda_pages_room(size_t pieces)
+{
+    return pieces * sizeof(struct tarn_cuda_piece) / sizeof(struct tarn_cuda_pages);
+}
 /* Sets a mark after everything given so far. Marks count up from 1. Free of cost after a launch. AGAIN:
  * too many marks have not been polled. */
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);

@@ -143,6 +143,13 @@ int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
     return without();
 }
 
+int tarn_cuda_start_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n, bool put)
+{
+    (void)q, (void)n, (void)buffer;
+    (void)put;
+    return without();
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     (void)q, (void)mark_p;

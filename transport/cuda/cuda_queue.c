@@ -135,6 +135,12 @@ static cudaError_t warm_up(struct tarn_cuda_queue *q)
     for (uint32_t n = 1; n <= TARN_KERNEL_SHORT + 1; n += TARN_KERNEL_SHORT)
         for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
             e = tarn_kernel_copy(q->ring, n, n * bytes, &none, &q->kernels, q->stream);
+    void *base = spare;
+    *(struct tarn_cuda_pages *)q->ring = (struct tarn_cuda_pages){.far = base, .n = 0};
+    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
+        e = tarn_kernel_copy_pages(&(struct tarn_cuda_paged){&base, 1, bytes, bytes},
+                                   (struct tarn_cuda_pages *)q->ring, 1, 1, 1, false, &none, &q->kernels,
+                                   q->stream);
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
@@ -278,26 +284,52 @@ static int fence(struct tarn_cuda_queue *q)
     return 0;
 }
 
-/* Launches. A short list on an idle queue has no mark of its own. */
-static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+/* What the next launch, of n entries, writes at its end. Few entries on an idle queue write nothing. */
+static struct tarn_kernel_mark next_mark(const struct tarn_cuda_queue *q, size_t n)
 {
     bool marks = q->write && !(n <= TARN_KERNEL_SHORT && is_idle(q));
-    struct tarn_kernel_mark mark = {
+    return (struct tarn_kernel_mark){
         .at = marks ? (uint32_t *)q->written : NULL,
         .number = (uint32_t)(q->marked + 1),
         .counter = (uint32_t)q->counter,
     };
-    cudaError_t e =
-        tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, &mark, &q->kernels, q->stream);
+}
+
+/* A launch has used the next n places of the ring. */
+static int launched(struct tarn_cuda_queue *q, cudaError_t e, size_t n, const struct tarn_kernel_mark *mark)
+{
     if (e)
         return broken(q, e, "the copy kernel");
     q->head += n;
-    q->is_marked = marks;
+    q->is_marked = mark->at;
     if (q->is_marked) {
         q->marked++;
         q->marked_head = q->head;
     }
     return q->head - q->fenced < FENCE ? 0 : fence(q);
+}
+
+static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    struct tarn_kernel_mark mark = next_mark(q, n);
+    cudaError_t e =
+        tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, &mark, &q->kernels, q->stream);
+    return launched(q, e, n, &mark);
+}
+
+static int launch_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n, bool put)
+{
+    const struct tarn_cuda_pages *entries = (const struct tarn_cuda_pages *)(q->ring + q->head % RING);
+    struct tarn_kernel_mark mark = next_mark(q, n);
+    uint32_t most = 0, total = 0;
+    for (size_t i = 0; i < n; i++) {
+        most = entries[i].n > most ? entries[i].n : most;
+        total += entries[i].n;
+    }
+    cudaError_t e = tarn_kernel_copy_pages(buffer, entries, (uint32_t)n, most * buffer->nbases,
+                                           total * buffer->nbases, put, &mark, &q->kernels, q->stream);
+    size_t places = (n * sizeof(*entries) + sizeof(q->ring[0]) - 1) / sizeof(q->ring[0]);
+    return launched(q, e, places, &mark);
 }
 
 static int begin(struct tarn_cuda_queue *q, int *before)
@@ -313,6 +345,16 @@ int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
     if (rc)
         return rc;
     rc = launch(q, n, bytes);
+    tarn_cuda_leave(q->device, before);
+    return rc;
+}
+
+int tarn_cuda_start_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n, bool put)
+{
+    int before, rc = begin(q, &before);
+    if (rc)
+        return rc;
+    rc = launch_pages(q, buffer, n, put);
     tarn_cuda_leave(q->device, before);
     return rc;
 }

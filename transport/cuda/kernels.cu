@@ -161,6 +161,54 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
     sign_off(mark);
 }
 
+struct paged_buffer {
+    char *base[TARN_CUDA_BASES_MAX];
+    uint64_t page_bytes, stride;
+    uint32_t nbases;
+    bool put;
+};
+
+static __device__ void find_run(const struct paged_buffer &buffer, const struct tarn_cuda_pages &e, uint32_t b,
+                                uint32_t j, struct tarn_cuda_piece *out)
+{
+    char *near = buffer.base[b] + e.page[j] * buffer.stride;
+    char *far = (char *)e.far + b * e.far_stride + j * buffer.page_bytes;
+    out->from = buffer.put ? near : far;
+    out->to = buffer.put ? far : near;
+    out->bytes = buffer.page_bytes;
+}
+
+/* Each entry counts as `width` runs; those that it lacks are skipped. Tiles of `tile` runs. */
+template <uint32_t TEAM>
+static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
+    copy_pages(const __grid_constant__ struct paged_buffer buffer, const struct tarn_cuda_pages *entries,
+               uint32_t total, uint32_t width, uint32_t tile, struct tarn_kernel_mark mark)
+{
+    const uint32_t warp = threadIdx.x / WARP;
+    __shared__ struct tarn_cuda_pages here[TILE + 1];
+    let_next_begin();
+    for (uint32_t first = blockIdx.x * tile; first < total; first += gridDim.x * tile) {
+        uint32_t count = total - first < tile ? total - first : tile, entry = first / width;
+        uint32_t nentries = (first + count - 1) / width - entry + 1;
+        uint32_t words = nentries * (uint32_t)(sizeof(here[0]) / sizeof(uint64_t));
+        for (uint32_t i = threadIdx.x; i < words; i += BLOCK)
+            ((uint64_t *)here)[i] = ((const uint64_t *)(entries + entry))[i];
+        __syncthreads();
+        for (uint32_t unit = warp; unit < count * TEAM; unit += WARPS) {
+            uint32_t run = first + unit / TEAM;
+            const struct tarn_cuda_pages &e = here[run / width - entry];
+            struct tarn_cuda_piece p;
+            run %= width;
+            if (run >= e.n * buffer.nbases)
+                continue;
+            find_run(buffer, e, run / e.n, run % e.n, &p);
+            copy_piece<TEAM * WARP>(p, unit % TEAM * WARP + threadIdx.x % WARP);
+        }
+        __syncthreads();
+    }
+    sign_off(mark);
+}
+
 /* How many warps of a piece of that size have work at least once; at most a block's. */
 static uint32_t team_of(uint64_t bytes)
 {
@@ -189,26 +237,59 @@ extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d
     return e;
 }
 
+/* Of n pieces, for which `team` warps each have work: how many a block takes at a time. All its warps shall
+ * have work. */
+static uint32_t tile_for(uint32_t n, uint32_t team, const struct tarn_kernel_device *d)
+{
+    uint32_t tile = n / ((uint32_t)d->sms * BLOCKS_PER_SM);
+    return tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
+}
+
+/* For n pieces. */
+static cudaLaunchConfig_t launch_for(uint32_t n, uint32_t tile, const struct tarn_kernel_device *d,
+                                     cudaStream_t stream, cudaLaunchAttribute *early)
+{
+    uint32_t tiles = (n + tile - 1) / tile, blocks = (uint32_t)d->sms * BLOCKS_PER_SM;
+    cudaLaunchConfig_t launch = {};
+    early->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early->val.programmaticStreamSerializationAllowed = 1;
+    launch.gridDim = dim3(tiles < blocks ? tiles : blocks);
+    launch.blockDim = dim3(BLOCK);
+    launch.stream = stream;
+    launch.attrs = early;
+    launch.numAttrs = d->overlaps;
+    return launch;
+}
+
 extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
                                         const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
                                         cudaStream_t stream)
 {
-    uint32_t team = team_of(bytes / n), blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
-    /* One tile for each block, with work for all its warps. */
-    tile = tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
-    uint32_t tiles = (n + tile - 1) / tile;
+    uint32_t team = team_of(bytes / n), tile = tile_for(n, team, d);
     cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t launch = {};
-    launch.gridDim = dim3(tiles < blocks ? tiles : blocks);
-    launch.blockDim = dim3(BLOCK);
-    launch.stream = stream;
-    launch.attrs = &early;
-    launch.numAttrs = d->overlaps;
+    cudaLaunchConfig_t launch = launch_for(n, tile, d, stream, &early);
     if (n > TARN_KERNEL_SHORT)
         return cudaLaunchKernelEx(&launch, kernel_for<long_list>(team), long_list{pieces}, n, tile, *mark);
     struct short_list list;
     memcpy(list.pieces, pieces, n * sizeof(pieces[0]));
     return cudaLaunchKernelEx(&launch, kernel_for<short_list>(team), list, n, tile, *mark);
+}
+
+extern "C" cudaError_t tarn_kernel_copy_pages(const struct tarn_cuda_paged *buffer,
+                                              const struct tarn_cuda_pages *entries, uint32_t n,
+                                              uint32_t width, uint32_t total, bool put,
+                                              const struct tarn_kernel_mark *mark,
+                                              const struct tarn_kernel_device *d, cudaStream_t stream)
+{
+    uint32_t team = team_of(buffer->page_bytes), tile = tile_for(total, team, d);
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t launch = launch_for(n * width, tile, d, stream, &early);
+    struct paged_buffer b;
+    memcpy(b.base, buffer->bases, buffer->nbases * sizeof(b.base[0]));
+    b.page_bytes = buffer->page_bytes;
+    b.stride = buffer->stride;
+    b.nbases = buffer->nbases;
+    b.put = put;
+    auto kernel = team == 1 ? copy_pages<1> : team == 2 ? copy_pages<2> : team == 4 ? copy_pages<4> : copy_pages<8>;
+    return cudaLaunchKernelEx(&launch, kernel, b, entries, n * width, width, tile, *mark);
 }

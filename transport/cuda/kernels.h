@@ -36,6 +36,13 @@ cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, u
                              const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
                              cudaStream_t stream);
 
+/* Copies the pages that n entries in host memory name, which the device must be able to read until they are
+ * done. width: the most runs that an entry has; total: runs of all. Otherwise as tarn_kernel_copy(). */
+cudaError_t tarn_kernel_copy_pages(const struct tarn_cuda_paged *buffer,
+                                   const struct tarn_cuda_pages *entries, uint32_t n, uint32_t width,
+                                   uint32_t total, bool put, const struct tarn_kernel_mark *mark,
+                                   const struct tarn_kernel_device *d, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,7 +7,7 @@
 
 enum {
     TARN_CUDA_IPC_CAPS = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU |
-                         TARN_CAP_LATE | TARN_CAP_CHECKS | TARN_CAP_WINDOWS
+                         TARN_CAP_LATE | TARN_CAP_CHECKS | TARN_CAP_WINDOWS | TARN_CAP_LAYOUTS
 };
 
 extern const struct tarn_transport_ops tarn_cuda_ipc_ops;

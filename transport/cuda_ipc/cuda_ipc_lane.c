@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "transport/cuda_ipc/cuda_ipc_pool.h"
 #include "transport/cuda_ipc/cuda_ipc_write.h"
+#include "transport/layout.h"
 
 #define PARTS 4096
 #define FIRST 1024            /* runs of the first list, made while the GPU is idle; */
@@ -39,15 +40,17 @@ struct tarn_ipc_lane {
     struct tarn_work *waiting, **waiting_end;
     /* Of the first waiting work: */
     struct tarn_ipc_place place;
-    struct tarn_cuda_piece large;  /* for the copy engines, before everything else; bytes 0: none */
-    struct tarn_cuda_piece *list;  /* lent by the queue while something is in it */
-    size_t nlist, room;            /* runs in the list, and its capacity */
-    uint64_t list_bytes, burst;    /* burst: capacity of the next list */
-    uint64_t added, started;       /* counts of runs; `large` is one */
-    uint64_t pending;              /* approximate number of runs of waiting works */
-    uint32_t first, count, marked; /* parts; the first `marked` of them have marks */
-    uint8_t *ring;                 /* NULL: not needed so far */
-    uint64_t ring_head, ring_tail; /* counts of bytes */
+    struct tarn_cuda_piece large;     /* for the copy engines, before everything else; bytes 0: none */
+    struct tarn_cuda_piece *list;     /* lent by the queue while something is in it */
+    size_t nlist, room;               /* runs in the list, and its capacity */
+    const struct tarn_layout *layout; /* the list names its pages; NULL: it has pieces */
+    bool pages_put;
+    uint64_t list_bytes, burst;                    /* burst: capacity of the next list */
+    uint64_t added, started;                       /* counts of runs; `large` is one */
+    uint64_t pending;                              /* approximate number of runs of waiting works */
+    uint32_t first, count, marked;                 /* parts; the first `marked` of them have marks */
+    uint8_t *ring;                                 /* NULL: not needed so far */
+    uint64_t ring_head, ring_tail;                 /* counts of bytes */
     struct tarn_cuda_queue *far[TARN_IPC_DEVICES]; /* NULL: not needed so far */
     int failed;                                    /* failure of one of these, or of an early start */
     struct part parts[PARTS];
@@ -180,7 +183,14 @@ _Static_assert(AT_ONCE <= TARN_CUDA_PIECE_MAX, "smaller stretches are one piece 
 
 static bool is_full(const struct tarn_ipc_lane *l)
 {
-    return l->nlist == l->room || l->large.bytes > 0;
+    size_t room = l->layout ? tarn_cuda_pages_room(l->room) : l->room;
+    return l->nlist == room || l->large.bytes > 0;
+}
+
+/* A list is of pieces, or of pages of one layout that are all moved one way. */
+static bool is_of_list(const struct tarn_ipc_lane *l, const struct tarn_work *w)
+{
+    return l->layout == w->layout && (!w->layout || l->pages_put == course(w)->put);
 }
 
 static struct tarn_ipc_writer writer_of(struct tarn_ipc_lane *l, const struct tarn_work *w)
@@ -226,6 +236,30 @@ static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
     if (rc) /* of an invalid work nothing more is copied */
         l->place.done = w->bytes;
     add_part(l, w)->status = rc;
+    return true;
+}
+
+/* For a work with a layout. False: no more room now. */
+static bool fill_pages(struct tarn_ipc_lane *l, struct tarn_work *w)
+{
+    struct tarn_cuda_pages *list = (struct tarn_cuda_pages *)(void *)l->list;
+    size_t room = tarn_cuda_pages_room(l->room), begin = l->nlist;
+    uint64_t page_bytes = w->layout->buffer.page_bytes;
+    uint32_t page = l->place.cursor.piece;
+    for (uint32_t n; page < w->npieces && l->nlist < room; page += n) {
+        struct tarn_cuda_pages *e = &list[l->nlist++];
+        n = w->npieces - page < TARN_CUDA_PAGES_MAX ? w->npieces - page : TARN_CUDA_PAGES_MAX;
+        e->far = course(w)->at + page * page_bytes;
+        e->far_stride = w->npieces * page_bytes;
+        e->n = n;
+        memcpy(e->page, w->pages + page, n * sizeof(e->page[0]));
+    }
+    l->added += l->nlist - begin;
+    l->place.cursor.piece = page;
+    if (page < w->npieces)
+        return false;
+    l->place.done = w->bytes;
+    add_part(l, w);
     return true;
 }
 
@@ -287,6 +321,14 @@ static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w,
 static bool fill_some(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_run one;
+    if (l->nlist == 0) {
+        l->layout = w->layout;
+        l->pages_put = course(w)->put;
+    }
+    if (!is_of_list(l, w))
+        return false;
+    if (w->layout)
+        return fill_pages(l, w);
     if (course(w)->scattered && l->place.done == 0 && l->place.run.bytes == 0)
         l->place.far = tarn_runs_at(&w->lease->runs, w->offset);
     if (course(w)->staged)
@@ -350,7 +392,8 @@ static int mark_started(struct tarn_ipc_lane *l)
 
 static int start_list(struct tarn_ipc_lane *l)
 {
-    int rc = tarn_cuda_start(l->queue, l->nlist, l->list_bytes);
+    int rc = l->layout ? tarn_cuda_start_pages(l->queue, &l->layout->buffer, l->nlist, l->pages_put)
+                       : tarn_cuda_start(l->queue, l->nlist, l->list_bytes);
     if (rc)
         return rc;
     l->started += l->nlist;
@@ -393,6 +436,8 @@ static void start_early(struct tarn_ipc_lane *l)
 static uint64_t about_runs(const struct tarn_work *w)
 {
     const struct tarn_piece *p = w->pieces;
+    if (w->layout)
+        return (w->npieces + TARN_CUDA_PAGES_MAX - 1) / TARN_CUDA_PAGES_MAX;
     bool apart = w->npieces > 0 && p->count > 1 && tarn_piece_stride(p) != p->bytes;
     return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
 }
