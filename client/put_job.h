@@ -56,11 +56,12 @@ struct tarn_target {
     bool granted; /* (pool, slot, gen) is reserved until COMMIT or ABORT */
     uint32_t pool, slot;
     uint64_t offset, gen;
-    uint64_t term;       /* of the session in which it is reserved */
-    uint64_t tried;      /* as in struct tarn_choice */
-    struct tarn_way way; /* the last one posted to */
-    bool held;           /* its node answered BUSY or AGAIN to COMMIT; job->held says why */
-    bool misfit;         /* the pieces had more bytes than there is room for */
+    uint64_t term;           /* of the session in which it is reserved */
+    uint64_t tried;          /* as in struct tarn_choice */
+    struct tarn_way way;     /* the last one posted to */
+    bool held;               /* its node answered BUSY or AGAIN to COMMIT; job->held says why */
+    bool misfit;             /* the pieces had more bytes than there is room for */
+    struct tarn_piece *made; /* of the pages that are written; NULL: not needed so far */
     struct tarn_transfer x;
 };
 
@@ -77,8 +78,6 @@ struct tarn_put_job {
     struct tarn_reason failure;  /* code 0: under way or stored */
     struct tarn_reason held;     /* why COMMIT is sent again: BUSY or AGAIN */
     struct tarn_target *targets; /* put.replicas of them */
-    struct tarn_piece *made;     /* of the item's pages; NULL: not needed so far */
-    uint32_t nmade;
     struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;
 };
@@ -86,7 +85,7 @@ struct tarn_put_job {
 struct tarn_chunk {
     struct tarn_put_job *jobs;
     struct tarn_target *targets;
-    uint32_t n;
+    uint32_t n, replicas;
     uint64_t version, bytes;
 };
 

@@ -271,6 +271,7 @@ void tarn_put_give_conns(struct tarn_put *p)
 int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
 {
     c->n = 0;
+    c->replicas = replicas;
     c->jobs = malloc(TARN_CHUNK_ITEMS * sizeof *c->jobs);
     c->targets = malloc((size_t)TARN_CHUNK_ITEMS * replicas * sizeof *c->targets);
     if (c->jobs && c->targets)
@@ -281,8 +282,8 @@ int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
 
 void tarn_chunk_empty(struct tarn_chunk *c)
 {
-    for (uint32_t i = 0; i < c->n; i++)
-        free(c->jobs[i].made);
+    for (size_t k = 0; k < (size_t)c->n * c->replicas; k++)
+        free(c->targets[k].made);
     c->n = 0;
 }
 

@@ -15,6 +15,7 @@
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_write.h"
+#include "transport/layout.h"
 
 struct tarn_put_session {
     struct tarn_put put;
@@ -196,13 +197,13 @@ static int too_long(uint64_t bytes, uint64_t offset, uint64_t size)
 
 /* Writes to all copies. False: the pieces had more bytes. */
 static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t offset, uint64_t bytes,
-                      const struct tarn_piece *pieces, uint32_t npieces)
+                      const struct tarn_item *from)
 {
     bool misfit = false;
 
     tarn_flight_init(&p->flight, p->client, p->cancel);
     for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
-        tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
+        tarn_target_post(p, &job->targets[k], offset, bytes, from);
     tarn_put_written(p);
     tarn_flight_end(&p->flight);
     for (uint32_t k = 0; k < p->replicas; k++)
@@ -215,6 +216,47 @@ static int no_session(void)
     return tarn_fail(TARN_E_INVALID, "put session: NULL: pass what tarn_put_begin() made");
 }
 
+/* How many bytes are written at most, from `room`. Of a long list of pieces only the first is looked at. */
+static uint64_t most_bytes(struct tarn_put *p, const struct tarn_item *from, uint64_t room)
+{
+    uint32_t gpu;
+
+    tarn_seen_clear(&p->seen);
+    if (from->layout)
+        return tarn_layout_bytes(from->layout, from->npieces);
+    p->seen.at_most = room > 0 && tarn_pieces_glance(from->pieces, from->npieces, &p->seen, &gpu);
+    return p->seen.at_most ? room : tarn_pieces_bytes(from->pieces, from->npieces);
+}
+
+/* `from`: pieces or pages, checked. */
+static int write_part(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_item *from,
+                      uint32_t timeout_ms)
+{
+    if (i >= s->put.n || !s->jobs[i])
+        return tarn_fail(TARN_E_INVALID,
+                         "put session: item %zu was not reserved: write those whose status is 0", i);
+    struct tarn_put *p = &s->put;
+    struct tarn_put_job *job = s->jobs[i];
+    uint64_t size = s->items[i].tensor.bytes, room = offset < size ? size - offset : 0;
+    char name[96];
+    int rc = tarn_client_enter(p->client);
+
+    if (rc != 0)
+        return rc;
+    uint64_t bytes = most_bytes(p, from, room);
+    if (offset > size || bytes > room)
+        return too_long(bytes, offset, size);
+    if (job->failure.code == 0) {
+        begin_call(s, timeout_ms);
+        if (!write_all(p, job, offset, bytes, from))
+            return too_long(tarn_pieces_bytes(from->pieces, from->npieces), offset, size);
+    }
+    if (job->failure.code == 0)
+        return 0;
+    return tarn_fail(job->failure.code, "put key '%s': %s", tarn_key_text(&s->items[i].key, name),
+                     job->failure.text);
+}
+
 int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_piece *pieces,
                    uint32_t npieces, uint32_t timeout_ms)
 {
@@ -223,33 +265,23 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
     int rc = tarn_pieces_check("put session", i, pieces, tarn_first_pieces(npieces));
     if (rc != 0)
         return rc;
-    if (i >= s->put.n || !s->jobs[i])
-        return tarn_fail(TARN_E_INVALID,
-                         "put session: item %zu was not reserved: write those whose status is 0", i);
-    struct tarn_put *p = &s->put;
-    struct tarn_put_job *job = s->jobs[i];
-    uint64_t size = s->items[i].tensor.bytes, room = offset < size ? size - offset : 0;
-    uint32_t gpu;
-    char name[96];
+    const struct tarn_item from = {.pieces = pieces, .npieces = npieces};
+    return write_part(s, i, offset, &from, timeout_ms);
+}
 
-    rc = tarn_client_enter(p->client);
+int tarn_put_write_pages(struct tarn_put_session *s, size_t i, uint64_t offset,
+                         const struct tarn_layout *layout, const uint32_t *pages, uint32_t npages,
+                         uint32_t timeout_ms)
+{
+    if (!s)
+        return no_session();
+    if (!layout)
+        return tarn_fail(TARN_E_INVALID, "put session: no layout: pass what tarn_layout_new() made");
+    int rc = tarn_layout_check("put session", i, layout, pages, npages);
     if (rc != 0)
         return rc;
-    tarn_seen_clear(&p->seen);
-    bool glanced = room > 0 && tarn_pieces_glance(pieces, npieces, &p->seen, &gpu);
-    p->seen.at_most = glanced;
-    uint64_t bytes = glanced ? room : tarn_pieces_bytes(pieces, npieces);
-    if (offset > size || bytes > room)
-        return too_long(bytes, offset, size);
-    if (job->failure.code == 0) {
-        begin_call(s, timeout_ms);
-        if (!write_all(p, job, offset, bytes, pieces, npieces))
-            return too_long(tarn_pieces_bytes(pieces, npieces), offset, size);
-    }
-    if (job->failure.code == 0)
-        return 0;
-    return tarn_fail(job->failure.code, "put key '%s': %s", tarn_key_text(&s->items[i].key, name),
-                     job->failure.text);
+    const struct tarn_item from = {.layout = layout, .pages = pages, .npieces = npages};
+    return write_part(s, i, offset, &from, timeout_ms);
 }
 
 /* Objects without a write count as complete: empty ones, and those that the caller left alone. */

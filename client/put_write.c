@@ -2,6 +2,7 @@
 /* Puts: moving the bytes into reserved extents, through the best transport that gives write access. */
 #include "client/put_write.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/container.h"
@@ -42,21 +43,18 @@ static bool look(struct tarn_target *t)
     return rc == 0;
 }
 
-/* Makes the pieces of an item with a layout. False: out of memory. */
-static bool make_pieces(const struct tarn_put *p, struct tarn_target *t)
+/* Makes pieces of a work's pages. False: out of memory. */
+static bool make_pieces(struct tarn_target *t)
 {
-    struct tarn_put_job *job = t->job;
-    const struct tarn_item *item = &p->items[job->index];
-    int rc =
-        job->made ? 0 : tarn_layout_pieces(item->layout, item->pages, item->npieces, &job->made, &job->nmade);
+    struct tarn_work *w = &t->x.work;
+    int rc = tarn_layout_pieces(w->layout, w->pages, w->npieces, &t->made, &w->npieces);
 
     if (rc != 0) {
         lose(t, rc, false);
         return false;
     }
-    t->x.work.layout = NULL;
-    t->x.work.pieces = job->made;
-    t->x.work.npieces = job->nmade;
+    w->layout = NULL;
+    w->pieces = t->made;
     return true;
 }
 
@@ -77,7 +75,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     for (uint64_t now = tarn_now_ns(); choose(p, t, now, &t->way); now = tarn_now_ns()) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
-        if (wants_pieces(t) && !make_pieces(p, t))
+        if (wants_pieces(t) && !make_pieces(t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
         rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now, UINT64_MAX);
@@ -115,6 +113,8 @@ static void aim(const struct tarn_put *p, struct tarn_target *t, uint64_t offset
     t->x.quiet_on = NULL;
     t->tried = 0;
     t->misfit = false;
+    free(t->made);
+    t->made = NULL;
 }
 
 /* Unless the time is over. */
@@ -132,31 +132,26 @@ static bool post_in_time(struct tarn_put *p, struct tarn_target *t)
 }
 
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      const struct tarn_piece *pieces, uint32_t npieces)
+                      const struct tarn_item *from)
 {
+    struct tarn_work *w = &t->x.work;
+    int rc = 0;
+
     aim(p, t, offset, bytes);
-    t->x.work.pieces = pieces;
-    t->x.work.npieces = npieces;
-    if (tarn_pieces_glance(pieces, npieces, &p->seen, &t->x.work.gpu))
-        t->x.work.seen = &p->seen;
-    int rc = t->x.work.seen ? 0 : tarn_pieces_gpu(pieces, npieces, &p->seen, &t->x.work.gpu);
+    w->pieces = from->pieces;
+    w->npieces = from->npieces;
+    w->layout = from->layout;
+    w->pages = from->pages;
+    if (w->layout)
+        w->gpu = w->layout->gpu;
+    else if (tarn_pieces_glance(w->pieces, w->npieces, &p->seen, &w->gpu))
+        w->seen = &p->seen;
+    else
+        rc = tarn_pieces_gpu(w->pieces, w->npieces, &p->seen, &w->gpu);
     if (rc != 0) {
         lose(t, rc, false);
         return false;
     }
-    return post_in_time(p, t);
-}
-
-/* The whole object, from the item's pages or pieces. */
-static bool post_item(struct tarn_put *p, struct tarn_target *t, const struct tarn_item *item)
-{
-    if (!item->layout)
-        return tarn_target_post(p, t, 0, item->tensor.bytes, item->pieces, item->npieces);
-    aim(p, t, 0, item->tensor.bytes);
-    t->x.work.layout = item->layout;
-    t->x.work.pages = item->pages;
-    t->x.work.npieces = item->npieces;
-    t->x.work.gpu = item->layout->gpu;
     return post_in_time(p, t);
 }
 
@@ -234,7 +229,7 @@ static void done(struct tarn_put *p, struct tarn_target *t)
     case TARN_E_UNSUPPORTED: /* pages, over this way */
         if (!t->x.work.layout)
             refused(t, status);
-        else if (make_pieces(p, t))
+        else if (make_pieces(t))
             post(p, t);
         break;
     default:
@@ -284,7 +279,7 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
         for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
-            post_item(p, &job->targets[k], item);
+            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item);
     }
     tarn_put_written(p);
 }

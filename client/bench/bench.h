@@ -144,9 +144,12 @@ struct bench_load {
     size_t ops, objects;
     char *memory;
     uint64_t memory_bytes;
-    struct tarn_piece *pieces;    /* objects * npieces */
-    bool borrowed;                /* the memory is the caller's */
-    uint64_t seed;                /* seed of the expected content */
+    struct tarn_piece *pieces;  /* objects * npieces */
+    uint32_t arrays;            /* 0: pieces lie anywhere; else objects have pages of so many arrays, and: */
+    struct tarn_layout *layout; /* of the arrays */
+    uint32_t *pages;            /* objects * npieces / arrays page numbers */
+    bool borrowed;              /* the memory is the caller's */
+    uint64_t seed;              /* seed of the expected content */
     struct bench_gpu_memory *gpu; /* NULL: host memory, filled and checked by the CPU */
 };
 
@@ -163,6 +166,9 @@ int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t th
 /* The same in the memory of a site. Pieces are multiples of 8 bytes. */
 int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t depth,
                       uint32_t threads, size_t ops, struct bench_load **l_p);
+/* The same with pages of so many arrays, for one thread. npieces: a multiple of it. */
+int bench_load_new_paged(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t arrays,
+                         uint32_t depth, size_t ops, struct bench_load **l_p);
 /* The same in memory of the caller, for one thread: (ops + 1) * depth * bytes bytes. */
 int bench_load_new_over(char *memory, uint64_t bytes, uint32_t npieces, uint32_t depth, size_t ops,
                         struct bench_load **l_p);

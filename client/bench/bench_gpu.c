@@ -27,6 +27,7 @@
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 
+#define ARRAYS 64  /* of a KV cache: a key and a value array for each of 32 layers */
 #define SHRUNK 256 /* over a stand-in sizes are divided by this */
 #define PASS_BYTES (256 * MIB)
 #define PASS_OPS_MIN 2
@@ -61,7 +62,8 @@ struct plan {
     bool put;
     uint64_t piece; /* bytes */
     uint32_t pieces, depth;
-    bool brief; /* latency counts; the limit is the gather kernel */
+    bool brief;      /* latency counts; the limit is the gather kernel */
+    uint32_t arrays; /* 0: items have pieces; else pages of so many arrays */
 };
 
 /* Memory and objects of a row. `near` is the client's memory; `far` takes the place of the pool. */
@@ -86,7 +88,8 @@ static int side_loads(const struct gpu_bench *b, const struct plan *p, struct si
     struct bench_site far = {0, b->bare[0], ways[p->way].pinned_far};
     uint64_t bytes = p->piece * p->pieces;
     size_t ops = ops_of(b, p);
-    int rc = bench_load_new_at(&near, bytes, p->pieces, p->depth, 1, ops, &s->near);
+    int rc = p->arrays ? bench_load_new_paged(&near, bytes, p->pieces, p->arrays, p->depth, ops, &s->near)
+                       : bench_load_new_at(&near, bytes, p->pieces, p->depth, 1, ops, &s->near);
 
     s->flat = s->near;
     if (rc == 0 && p->pieces > 1) {
@@ -152,8 +155,9 @@ static int add_bare(const struct gpu_bench *b, struct bench_row *r, const struct
                     const struct side *s)
 {
     struct bench_bare *bare = b->bare[ways[p->way].device];
-    enum bench_role copy = p->brief ? BENCH_REFERENCE : BENCH_LIMIT;
-    enum bench_role gather = p->brief ? BENCH_LIMIT : BENCH_REFERENCE;
+    bool by_pages = p->arrays > 0;
+    enum bench_role copy = p->brief || by_pages ? BENCH_REFERENCE : BENCH_LIMIT;
+    enum bench_role gather = p->brief || by_pages ? BENCH_LIMIT : BENCH_REFERENCE;
     int rc = bench_add_copies(r, copy, COPY, BENCH_WHOLE, bare, p->put, s->flat, s->far);
 
     if (rc == 0 && p->pieces > 1)
@@ -177,9 +181,9 @@ static void piece_targets(struct bench_row *r, const struct plan *p, const struc
 
 static void brief_targets(struct bench_row *r, const struct plan *p)
 {
-    const struct bench_contestant *each = bench_row_named(r, EACH);
+    const struct bench_contestant *each = bench_row_named(r, EACH), *gather = bench_row_named(r, GATHER);
 
-    bench_at_most(r, "time / gather kernel", bench_p50_ratio(r, bench_row_named(r, GATHER)), 1.25);
+    bench_at_most(r, "time / gather kernel", bench_p50_ratio(r, gather), p->arrays ? 1.1 : 1.25);
     bench_at_least(r, "times a copy a piece", bench_rate_ratio(r, each), p->way == SAME_GPU ? 50 : 30);
 }
 
@@ -191,6 +195,11 @@ static void targets(struct bench_row *r, const struct plan *p)
         piece_targets(r, p, copy);
     else if (p->brief)
         brief_targets(r, p);
+    else if (p->arrays && !p->put)
+        bench_at_least(r, "of the gather kernel", bench_rate_ratio(r, bench_row_named(r, GATHER)),
+                       p->depth == 1 ? 0.9 : 0.85);
+    else if (p->arrays)
+        return;
     else if (p->way == CPU_POOL)
         bench_at_least(r, "of the contiguous copy", bench_rate_ratio(r, copy), 0.80);
     else if (p->piece == 32 * KIB && (!p->put || p->depth == 1))
@@ -228,6 +237,7 @@ static struct plan shrunk(const struct gpu_bench *b, struct plan p)
         p.depth = p.depth / SHRUNK + 1;
     else if (p.pieces > 1)
         p.pieces = p.pieces / SHRUNK;
+    p.arrays = p.arrays > 1 ? p.arrays / 16 : p.arrays; /* pieces stay a multiple */
     return p;
 }
 
@@ -258,7 +268,9 @@ static int copy_row(struct gpu_bench *b, const struct plan *of_gpus)
 {
     const struct plan p = shrunk(b, *of_gpus);
     const char *name = !p.put ? "gpu_get" : p.depth > 1 ? "gpu_put" : "gpu_write";
-    struct bench_row *r = bench_row_new(name, ways[p.way].note, p.piece * p.pieces);
+    char note[32];
+    snprintf(note, sizeof note, "%s%s", ways[p.way].note, p.arrays ? ", by page" : "");
+    struct bench_row *r = bench_row_new(name, note, p.piece * p.pieces);
     struct side s = {0};
     int rc = r ? measure(b, r, &p, &s) : TARN_E_NO_MEMORY;
 
@@ -314,7 +326,7 @@ static int node_cpu(struct gpu_bench *b, struct bench_row *r, const struct side 
 
 static int node_cpu_row(struct gpu_bench *b)
 {
-    const struct plan p = shrunk(b, (struct plan){SAME_GPU, false, 256 * MIB, 1, 1, false});
+    const struct plan p = shrunk(b, (struct plan){SAME_GPU, false, 256 * MIB, 1, 1, false, 0});
     struct bench_row *r = bench_row_new("node_cpu", "gpu gets", p.piece);
     struct side s = {0};
     int rc = r ? side_new(b, &p, &s) : TARN_E_NO_MEMORY;
@@ -337,7 +349,7 @@ static int size_rows(struct gpu_bench *b, enum way way, const uint64_t *sizes, s
 
     for (int put = 0; put < 2; put++)
         for (size_t i = 0; rc == 0 && i < n; i++)
-            rc = copy_row(b, &(struct plan){way, put, sizes[i], 1, 1, false});
+            rc = copy_row(b, &(struct plan){way, put, sizes[i], 1, 1, false, 0});
     return rc;
 }
 
@@ -345,14 +357,30 @@ static int size_rows(struct gpu_bench *b, enum way way, const uint64_t *sizes, s
 static int page_rows(struct gpu_bench *b)
 {
     static const struct plan plans[] = {
-        {SAME_GPU, false, 16 * KIB, 1024, 1, true},    {SAME_GPU, true, 16 * KIB, 1024, 1, true},
-        {OTHER_GPU, false, 16 * KIB, 1024, 1, true},   {OTHER_GPU, true, 16 * KIB, 1024, 1, true},
-        {CPU_POOL, false, 16 * KIB, 1024, 1, false},   {CPU_POOL, true, 16 * KIB, 1024, 1, false},
-        {SAME_GPU, false, 32 * KIB, 32768, 1, false},  {SAME_GPU, true, 32 * KIB, 32768, 1, false},
-        {SAME_GPU, false, 32 * KIB, 64, 512, false},   {SAME_GPU, true, 32 * KIB, 64, 512, false},
-        {OTHER_GPU, false, 32 * KIB, 32768, 1, false}, {OTHER_GPU, true, 32 * KIB, 32768, 1, false},
-        {SAME_GPU, false, 4 * KIB, 81920, 1, false},   {SAME_GPU, true, 4 * KIB, 81920, 1, false},
-        {SAME_GPU, false, 4 * KIB, 64, 1280, false},   {SAME_GPU, true, 4 * KIB, 64, 1280, false},
+        {SAME_GPU, false, 16 * KIB, 1024, 1, true, 0},
+        {SAME_GPU, true, 16 * KIB, 1024, 1, true, 0},
+        {OTHER_GPU, false, 16 * KIB, 1024, 1, true, 0},
+        {OTHER_GPU, true, 16 * KIB, 1024, 1, true, 0},
+        {CPU_POOL, false, 16 * KIB, 1024, 1, false, 0},
+        {CPU_POOL, true, 16 * KIB, 1024, 1, false, 0},
+        {SAME_GPU, false, 32 * KIB, 32768, 1, false, 0},
+        {SAME_GPU, true, 32 * KIB, 32768, 1, false, 0},
+        {SAME_GPU, false, 32 * KIB, 64, 512, false, 0},
+        {SAME_GPU, true, 32 * KIB, 64, 512, false, 0},
+        {OTHER_GPU, false, 32 * KIB, 32768, 1, false, 0},
+        {OTHER_GPU, true, 32 * KIB, 32768, 1, false, 0},
+        {SAME_GPU, false, 4 * KIB, 81920, 1, false, 0},
+        {SAME_GPU, true, 4 * KIB, 81920, 1, false, 0},
+        {SAME_GPU, false, 4 * KIB, 64, 1280, false, 0},
+        {SAME_GPU, true, 4 * KIB, 64, 1280, false, 0},
+        {SAME_GPU, false, 16 * KIB, 1024, 1, true, ARRAYS},
+        {SAME_GPU, true, 16 * KIB, 1024, 1, true, ARRAYS},
+        {SAME_GPU, false, 4 * KIB, 81920, 1, false, ARRAYS},
+        {SAME_GPU, true, 4 * KIB, 81920, 1, false, ARRAYS},
+        {SAME_GPU, false, 4 * KIB, 81920, 1, false, 1},
+        {SAME_GPU, false, 32 * KIB, 64, 512, false, ARRAYS},
+        {SAME_GPU, false, 4 * KIB, 64, 1280, false, ARRAYS},
+        {SAME_GPU, true, 4 * KIB, 64, 1280, false, ARRAYS},
     };
     int rc = 0;
 

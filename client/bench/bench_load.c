@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <tarn/layout.h>
+
 #include "base/error.h"
 
 #define PASS_BYTES (64ull << 20)
@@ -122,6 +124,52 @@ static void cut_pieces(struct bench_load *l)
         shuffle_pieces(l->pieces, n);
 }
 
+static void shuffle_pages(uint32_t *pages, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pages[i] = (uint32_t)i;
+    for (size_t i = n - 1; i > 0; i--) {
+        size_t j = bench_pattern_word(42, i) % (i + 1);
+        uint32_t other = pages[j];
+        pages[j] = pages[i];
+        pages[i] = other;
+    }
+}
+
+static int make_layout(struct bench_load *l, uint64_t page_bytes, size_t npages)
+{
+    void **bases = calloc(l->arrays, sizeof *bases);
+    const struct tarn_layout_options o = {
+        .size = sizeof o, .bases = bases, .nbases = l->arrays, .page_bytes = page_bytes, .npages = npages};
+
+    if (!bases)
+        return tarn_fail(TARN_E_NO_MEMORY, "a load of %u arrays: out of memory", l->arrays);
+    for (uint32_t a = 0; a < l->arrays; a++)
+        bases[a] = l->memory + a * npages * page_bytes;
+    int rc = tarn_layout_new(&o, &l->layout);
+    free(bases);
+    return rc;
+}
+
+/* The object's pieces are array after array, as a layout has them. */
+static int cut_pages(struct bench_load *l)
+{
+    uint64_t page_bytes = l->bytes / l->npieces;
+    size_t each = l->npieces / l->arrays, npages = l->objects * each;
+
+    l->pages = calloc(npages, sizeof *l->pages);
+    if (!l->pages)
+        return tarn_fail(TARN_E_NO_MEMORY, "a load of %zu pages: out of memory", npages);
+    shuffle_pages(l->pages, npages);
+    for (size_t i = 0; i < l->objects; i++)
+        for (size_t k = 0; k < l->npieces; k++) {
+            size_t at = k / each * npages + l->pages[i * each + k % each];
+            l->pieces[i * l->npieces + k] =
+                (struct tarn_piece){.addr = l->memory + at * page_bytes, .bytes = page_bytes};
+        }
+    return make_layout(l, page_bytes, npages);
+}
+
 static int make_memory(struct bench_load *l, const struct bench_site *site)
 {
     int rc = 0;
@@ -136,7 +184,12 @@ static int make_memory(struct bench_load *l, const struct bench_site *site)
         rc = bench_gpu_memory_new(site, l->memory_bytes, &l->gpu, &l->memory);
     if (rc != 0)
         return rc;
-    cut_pieces(l);
+    if (l->arrays)
+        rc = cut_pages(l);
+    else
+        cut_pieces(l);
+    if (rc != 0)
+        return rc;
     return l->gpu ? bench_gpu_memory_cut(l) : 0;
 }
 
@@ -172,6 +225,14 @@ int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t np
     return load_new(site, &shape, l_p);
 }
 
+int bench_load_new_paged(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t arrays,
+                         uint32_t depth, size_t ops, struct bench_load **l_p)
+{
+    const struct bench_load shape = {
+        .bytes = bytes, .npieces = npieces, .depth = depth, .threads = 1, .ops = ops, .arrays = arrays};
+    return load_new(site, &shape, l_p);
+}
+
 int bench_load_new_over(char *memory, uint64_t bytes, uint32_t npieces, uint32_t depth, size_t ops,
                         struct bench_load **l_p)
 {
@@ -193,6 +254,8 @@ void bench_load_free(struct bench_load *l)
         bench_gpu_memory_free(l->gpu);
     else if (l->memory && !l->borrowed)
         munmap(l->memory, l->memory_bytes);
+    tarn_layout_free(l->layout);
+    free(l->pages);
     free(l->pieces);
     free(l);
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tarn/layout.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 
@@ -36,6 +38,11 @@ static void name_objects(struct bench_objects *o, const char *name)
         o->keys[i] = item->key = (struct tarn_key){.data = o->names[i], .bytes = (size_t)n};
         item->pieces = bench_load_pieces(o->load, i);
         item->npieces = o->load->npieces;
+        if (o->load->layout) {
+            item->npieces /= o->load->arrays;
+            item->layout = o->load->layout;
+            item->pages = o->load->pages + i * item->npieces;
+        }
         item->tensor = tarn_bytes(o->load->bytes);
     }
 }
@@ -271,6 +278,16 @@ static int begin_sessions(void *arg, uint64_t round)
     return rc;
 }
 
+/* An object of the load as item k of a session. */
+static int write_object(const struct bench_objects *o, size_t object, struct tarn_put_session *s, size_t k)
+{
+    const struct tarn_item *item = &o->items[object];
+
+    if (item->layout)
+        return tarn_put_write_pages(s, k, 0, item->layout, item->pages, item->npieces, CALL_MS);
+    return tarn_put_write(s, k, 0, item->pieces, item->npieces, CALL_MS);
+}
+
 /* Operation i belongs to thread i % threads. A thread with more operations than objects starts over. */
 static int do_write(void *arg, uint32_t thread, size_t i)
 {
@@ -279,8 +296,7 @@ static int do_write(void *arg, uint32_t thread, size_t i)
     int rc = 0;
 
     for (size_t end = k + o->load->depth; rc == 0 && k < end; k++)
-        rc = tarn_put_write(o->sessions[thread], k, 0, bench_load_pieces(o->load, thread * each + k),
-                            o->load->npieces, CALL_MS);
+        rc = write_object(o, thread * each + k, o->sessions[thread], k);
     return rc;
 }
 

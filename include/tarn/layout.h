@@ -39,6 +39,11 @@ int tarn_layout_new(const struct tarn_layout_options *o, struct tarn_layout **l_
 /* No call or operation may use it any more. NULL is allowed. The buffer is the caller's. */
 void tarn_layout_free(struct tarn_layout *l);
 
+/* tarn_put_write() of pages: writes them to item i of the session, from `offset` of the object on. */
+int tarn_put_write_pages(struct tarn_put_session *s, size_t i, uint64_t offset,
+                         const struct tarn_layout *layout, const uint32_t *pages, uint32_t npages,
+                         uint32_t timeout_ms);
+
 #ifdef __cplusplus
 }
 #endif

@@ -342,6 +342,40 @@ static void ranges(void **state)
     free(object);
 }
 
+/* A session writes pages three times, one part of the object after the other. */
+static void layer_by_layer(void **state)
+{
+    need(state);
+    struct paged *p = *state;
+    const struct tarn_put_options o = {.size = sizeof(o), .place = p->place};
+    uint32_t pages[13], n = 13, bytes = 13 * 5 * 3000;
+    uint8_t *want = malloc(3 * bytes), *object = malloc(3 * bytes);
+    struct tarn_put_session *s;
+    make(p, 5, 3000, false);
+    choose(p, pages, n);
+    struct tarn_item item = {.key = key_of("layers"), .tensor = tarn_bytes(3 * bytes)};
+    assert_int_equal(tarn_put_begin(p->client, &item, 1, &o, &s), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        choose(p, pages, n);
+        model_move(p, pages, n, want + i * bytes, true);
+        if (tarn_put_write_pages(s, 0, i * bytes, p->layout, pages, n, 0))
+            fail_msg("write: %s", tarn_last_error());
+    }
+    assert_int_equal(tarn_put_write_pages(s, 0, 2 * bytes + 1, p->layout, pages, n, 0), TARN_E_SIZE);
+    assert_int_equal(tarn_put_write_pages(s, 0, 0, NULL, pages, n, 0), TARN_E_INVALID);
+    assert_int_equal(tarn_put_write_pages(NULL, 0, 0, p->layout, pages, n, 0), TARN_E_INVALID);
+    assert_int_equal(tarn_put_write_pages(s, 1, 0, p->layout, pages, n, 0), TARN_E_INVALID);
+    pages[12] = p->npages;
+    assert_int_equal(tarn_put_write_pages(s, 0, 0, p->layout, pages, n, 0), TARN_E_INVALID);
+    assert_int_equal(tarn_put_commit(s, NULL, 0), 0);
+    device_set(p->device, p->other, 0xee, ROOM);
+    assert_int_equal(piece_get(p->client, "layers", p->other, 3 * bytes), 0);
+    device_read(p->device, object, p->other, 3 * bytes);
+    assert_memory_equal(object, want, 3 * bytes);
+    free(object);
+    free(want);
+}
+
 /* --- wrong uses --------------------------------------------------------------------------------- */
 
 static void refused(const struct tarn_layout_options *o, const char *why)
@@ -513,6 +547,9 @@ int main(int argc, char **argv)
         SHM(ranges),
         TCP(ranges),
         GPU(ranges),
+        SHM(layer_by_layer),
+        TCP(layer_by_layer),
+        GPU(layer_by_layer),
         SHM(wrong_layouts),
         GPU(wrong_layouts),
         SHM(wrong_pages),
