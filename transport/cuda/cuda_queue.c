@@ -135,12 +135,13 @@ static cudaError_t warm_up(struct tarn_cuda_queue *q)
     for (uint32_t n = 1; n <= TARN_KERNEL_SHORT + 1; n += TARN_KERNEL_SHORT)
         for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
             e = tarn_kernel_copy(q->ring, n, n * bytes, &none, &q->kernels, q->stream);
+    struct tarn_cuda_pages *nothing = (struct tarn_cuda_pages *)(spare + 2);
     void *base = spare;
-    *(struct tarn_cuda_pages *)q->ring = (struct tarn_cuda_pages){.far = base, .n = 0};
-    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
-        e = tarn_kernel_copy_pages(&(struct tarn_cuda_paged){&base, 1, bytes, bytes},
-                                   (struct tarn_cuda_pages *)q->ring, 1, 1, 1, false, &none, &q->kernels,
-                                   q->stream);
+    *nothing = (struct tarn_cuda_pages){.far = base, .n = 0};
+    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2) {
+        const struct tarn_cuda_paged buffer = {&base, 1, bytes, bytes};
+        e = tarn_kernel_copy_pages(&buffer, nothing, 1, 1, 1, false, &none, &q->kernels, q->stream);
+    }
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
