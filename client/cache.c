@@ -14,6 +14,7 @@
 #include <uthash.h>
 
 #define SHARDS 64
+#define ENTRY_BYTES 320 /* of most entries */
 
 struct entry {
     UT_hash_handle hh;
@@ -115,6 +116,22 @@ bool tarn_cache_find(struct tarn_cache *c, const struct tarn_key *k, uint64_t ha
     }
     pthread_mutex_unlock(&s->lock);
     return e != NULL;
+}
+
+void tarn_cache_prefetch(struct tarn_cache *c, uint64_t hash)
+{
+    struct shard *s = shard_of(c, hash);
+
+    pthread_mutex_lock(&s->lock);
+    if (s->entries) {
+        const UT_hash_table *t = s->entries->hh.tbl;
+        unsigned bucket;
+        HASH_TO_BKT((unsigned)hash, t->num_buckets, bucket);
+        const char *e = (const char *)t->buckets[bucket].hh_head;
+        for (size_t at = 0; e && at < ENTRY_BYTES; at += 64)
+            __builtin_prefetch(e + at);
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 static struct entry *entry_new(const struct tarn_key *k, const struct tarn_desc *d)

@@ -195,7 +195,6 @@ static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x
     if (fl->open_link)
         return 0;
     int rc = tarn_link_take(fl->side, until, x->patience_ns, fl->flight->cancel, &l, &fl->fresh);
-    fl->since_ns = tarn_now_ns();
     if (rc == 0)
         fl->open_link = l;
     return rc;
@@ -209,8 +208,7 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
     return !(fl && fl->open_link) && atomic_load(&s->nidle) == 0;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns,
-                     uint64_t until_ns)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t until_ns)
 {
     struct tarn_flight_link *fl = NULL;
 
@@ -232,8 +230,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
         return post_shared(f, s, x);
 
     if (!fl->transfers) {
-        if (fl->since_ns < now_ns) /* the link was open before */
-            fl->since_ns = now_ns;
+        fl->since_ns = tarn_now_ns();
         fl->active_ns = fl->ended_ns = fl->since_ns;
         fl->deadline_ns = UINT64_MAX;
         fl->patience_ns = UINT64_MAX;

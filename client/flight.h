@@ -84,8 +84,7 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_
  * tarn_flight_next() returns it exactly once. On failure (no link) it stays the caller's. Opening a link ends
  * at until_ns at the latest, since others wait; UINT64_MAX: nobody does.
  */
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns,
-                     uint64_t until_ns);
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t until_ns);
 /* Would a post have to open a link? That may take a while, so post first what needs none. */
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */

@@ -29,7 +29,7 @@ static unsigned send_resolved(struct tarn_get_batch *b, bool opening)
 
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
-            tarn_get_route(b, &b->jobs[i], opening);
+            tarn_get_route(b, &b->jobs[i], opening, tarn_now_ns());
     for (size_t i = 0; i < b->n; i++)
         stages |= 1u << b->jobs[i].stage;
     return stages;
@@ -40,7 +40,7 @@ static void route_postponed(struct tarn_get_batch *b)
     b->postponed = false;
     for (size_t i = 0; i < b->n && !b->flight.ended; i++)
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
-            tarn_get_route(b, &b->jobs[i], true);
+            tarn_get_route(b, &b->jobs[i], true, tarn_now_ns());
     b->postponed |= b->flight.ended != NULL;
 }
 
@@ -58,7 +58,7 @@ static void fly(struct tarn_get_batch *b)
             again = j;
         }
         for (; again && !b->flight.ended; again = again->again)
-            tarn_get_route(b, again, true);
+            tarn_get_route(b, again, true, tarn_now_ns());
         if (b->postponed && !again)
             route_postponed(b);
     }

@@ -80,10 +80,21 @@ static bool may_ask(const struct tarn_get_job *j)
     return !j->asked && !(j->way.side->ops->caps & TARN_CAP_SAME_HOST);
 }
 
-static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
+/* How long the chosen copy's node may be silent. */
+static uint64_t patience(const struct tarn_get_job *j)
+{
+    uint64_t now, most = tarn_peer_node_patience(tarn_get_copy(j)->node);
+
+    if (!j->way.more && !may_ask(j))
+        return UINT64_MAX;
+    now = tarn_now_ns();
+    uint64_t left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
+    return left / 2 < most ? left / 2 : most;
+}
+
+static void aim(struct tarn_get_job *j, uint64_t bytes)
 {
     const struct tarn_loc *l = tarn_get_copy(j);
-    uint64_t left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
@@ -99,18 +110,16 @@ static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    uint64_t patience = j->way.more || may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
-    x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
+    x->patience_ns = patience(j);
     x->cancel = j->get->cancel;
 }
 
-enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes,
-                                   uint64_t now)
+enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes)
 {
     struct tarn_transfer *x = &j->x;
     struct tarn_side *s = j->way.side;
 
-    aim(j, bytes, now);
+    aim(j, bytes);
     j->stage = TARN_GET_FLYING;
     if (j->nstale >= PINNED_AFTER && try_pinned(j)) {
         tarn_get_landed(b, j);
@@ -118,12 +127,12 @@ enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job
     }
     bool opens = b->open > 1 && tarn_flight_opens(&b->flight, s);
     uint64_t until = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
-    if (now >= until) { /* the other job goes first */
+    if (opens && tarn_now_ns() >= until) { /* the other job goes first */
         j->stage = TARN_GET_RESOLVED;
         return TARN_GET_LATER;
     }
     tarn_tell_route(s, &tarn_get_item(j)->key, x->work.pool, j->gpu);
-    int rc = tarn_flight_post(&b->flight, s, x, now, until);
+    int rc = tarn_flight_post(&b->flight, s, x, until);
     if (rc == 0)
         return TARN_GET_MOVED;
     j->stage = TARN_GET_RESOLVED;

@@ -6,8 +6,7 @@
 #include "client/get_job.h"
 
 /* Tries the chosen way. MOVED or LATER. */
-enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes,
-                                   uint64_t now);
+enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes);
 /* A transfer came back. */
 void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j);
 

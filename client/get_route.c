@@ -205,16 +205,17 @@ static bool wants_pieces(const struct tarn_get_job *j)
     return l && !j->made && !(l->in_one_list && (j->way.side->ops->caps & TARN_CAP_LAYOUTS));
 }
 
-void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening)
+void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening, uint64_t now_ns)
 {
     enum tarn_get_move move = TARN_GET_MOVED;
+    uint64_t bytes;
 
-    while (j->stage == TARN_GET_RESOLVED && move != TARN_GET_LATER) {
-        uint64_t bytes, now = tarn_now_ns();
-
+    for (bool again = false; j->stage == TARN_GET_RESOLVED && move != TARN_GET_LATER; again = true) {
+        if (again)
+            now_ns = tarn_now_ns();
         if (tarn_get_canceled(j)) {
             tarn_get_job_fail(b, j, tarn_cancel_fail());
-        } else if (now >= j->get->deadline_ns) {
+        } else if (now_ns >= j->get->deadline_ns) {
             tarn_get_job_fail(
                 b, j,
                 tarn_fail(TARN_E_TIMEOUT, "%s",
@@ -227,8 +228,8 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool openi
             j->stage = TARN_GET_FINAL;
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
-        } else if (choose(b->client, j, now)) {
-            if (!is_leased(j, now))
+        } else if (choose(b->client, j, now_ns)) {
+            if (!is_leased(j, now_ns))
                 continue;
             if (j->glanced && !(j->way.side->ops->caps & TARN_CAP_CHECKS)) {
                 tarn_get_look(b, j);
@@ -240,7 +241,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool openi
             }
             if (!opening && tarn_flight_opens(&b->flight, j->way.side))
                 return;
-            move = tarn_get_launch(b, j, bytes, now);
+            move = tarn_get_launch(b, j, bytes);
         } else {
             move = give_up(b, j);
         }

@@ -5,6 +5,11 @@
 
 #include "client/get_route.h"
 
+/* By how many items look_ahead() is ahead. */
+#define ITEM_AHEAD 12
+#define KEY_AHEAD 6
+#define ENTRY_AHEAD 2
+
 static bool is_left(const struct tarn_get *g, size_t i)
 {
     return i >= g->memo.looked || g->items[i].status == TARN_INPROGRESS;
@@ -60,6 +65,19 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->stage = known ? TARN_GET_RESOLVED : TARN_GET_WANTED;
 }
 
+/* Loads what the items after this one need, for a call's memory is seldom in the CPU's cache. */
+static void look_ahead(const struct tarn_get *g, size_t i)
+{
+    const struct tarn_item *item = &g->items[i];
+
+    for (size_t at = 0; i + ITEM_AHEAD < g->n && at < sizeof *item; at += 64)
+        __builtin_prefetch((const char *)(item + ITEM_AHEAD) + at, 1);
+    if (i + KEY_AHEAD < g->n)
+        __builtin_prefetch(item[KEY_AHEAD].key.data);
+    if (i + ENTRY_AHEAD < g->n && !g->hits && tarn_key_check(&item[ENTRY_AHEAD].key) == 0)
+        tarn_cache_prefetch(g->client->cache, tarn_key_hash(&item[ENTRY_AHEAD].key));
+}
+
 void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
     bool at_once = n == 1 && b->open > 1;
@@ -70,11 +88,13 @@ void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size
             if (!is_left(gets[g], i))
                 continue;
             left--;
+            if (at_once)
+                look_ahead(gets[g], i);
             if (!check(b, gets[g], i))
                 continue;
             struct tarn_get_job *j = &b->jobs[b->n++];
             start(b, j, gets[g], i);
             if (at_once && j->stage == TARN_GET_RESOLVED)
-                tarn_get_route(b, j, false);
+                tarn_get_route(b, j, false, tarn_coarse_ns());
         }
 }

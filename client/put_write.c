@@ -78,7 +78,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
         if (wants_pieces(t) && !make_pieces(t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
-        rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now, UINT64_MAX);
+        rc = tarn_flight_post(&p->flight, t->way.side, &t->x, UINT64_MAX);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {

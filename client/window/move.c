@@ -117,7 +117,7 @@ static void post(struct batch *b, struct job *j)
 {
     while (answers(b) && choose(b, j)) {
         j->x.work.notify = carries(b, j) ? b->notify : NULL;
-        int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, tarn_now_ns(), UINT64_MAX);
+        int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, UINT64_MAX);
         j->flying = rc == 0;
         if (rc == 0)
             return;
@@ -472,7 +472,7 @@ static void post_at_once(struct batch *b, struct job *j)
         return;
     j->x.deadline_ns = j->op->deadline_ns;
     j->x.cancel = &j->op->cancel;
-    tarn_flight_post(&b->flight, j->way.side, &j->x, now, now);
+    tarn_flight_post(&b->flight, j->way.side, &j->x, now);
 }
 
 static void run_together(struct tarn_client *c, struct tarn_operation *const *ops, size_t n, int cancel_fd)
