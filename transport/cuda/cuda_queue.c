@@ -16,6 +16,7 @@
  */
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cuda.h>
 
@@ -33,6 +34,7 @@
 #define FENCES 8          /* and number of fences */
 #define MARKS 256         /* outstanding */
 #define ASK_NS 200000     /* interval between queries of the stream */
+#define WARM_PAGES 64     /* entries of the longer list that warms up */
 #define LARGE (16u << 20) /* pieces of at least this size, and single ones, go to the copy engines */
 _Static_assert(FENCES *FENCE >= RING, "a full ring has a fence to wait for, and no more than there are");
 
@@ -137,11 +139,12 @@ static cudaError_t warm_up(struct tarn_cuda_queue *q)
             e = tarn_kernel_copy(q->ring, n, n * bytes, &none, &q->kernels, q->stream);
     struct tarn_cuda_pages *nothing = (struct tarn_cuda_pages *)(spare + 2);
     void *base = spare;
-    *nothing = (struct tarn_cuda_pages){.far = base, .n = 0};
-    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2) {
-        const struct tarn_cuda_paged buffer = {&base, 1, bytes, bytes};
-        e = tarn_kernel_copy_pages(&buffer, nothing, 1, 1, 1, false, &none, &q->kernels, q->stream);
-    }
+    memset(nothing, 0, WARM_PAGES * sizeof(*nothing));
+    for (uint32_t n = 1; n <= WARM_PAGES; n += WARM_PAGES - 1)
+        for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2) {
+            const struct tarn_cuda_paged buffer = {&base, 1, bytes, bytes};
+            e = tarn_kernel_copy_pages(&buffer, nothing, n, 1, 1, false, &none, &q->kernels, q->stream);
+        }
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 

@@ -33,6 +33,7 @@
 #define UNROLL 8
 #define WARP_BYTES (WARP * UNROLL * 16)
 #define TILE 32 /* pieces in a tile, at most */
+#define FEW 16  /* entries with pages */
 
 /* The team's size is a compile-time constant, so that all loads of a thread use one address and fixed
  * distances. */
@@ -178,10 +179,18 @@ static __device__ void find_run(const struct paged_buffer &buffer, const struct 
     out->bytes = buffer.page_bytes;
 }
 
+/* They go with the launch: many blocks that read the same few lines of host memory wait for each other. */
+struct few_pages {
+    struct tarn_cuda_pages entries[FEW];
+};
+struct many_pages {
+    const struct tarn_cuda_pages *entries;
+};
+
 /* Each entry counts as `width` runs; those that it lacks are skipped. Tiles of `tile` runs. */
-template <uint32_t TEAM>
+template <uint32_t TEAM, typename LIST>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
-    copy_pages(const __grid_constant__ struct paged_buffer buffer, const struct tarn_cuda_pages *entries,
+    copy_pages(const __grid_constant__ struct paged_buffer buffer, const __grid_constant__ LIST list,
                uint32_t total, uint32_t width, uint32_t tile, struct tarn_kernel_mark mark)
 {
     const uint32_t warp = threadIdx.x / WARP;
@@ -192,7 +201,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
         uint32_t nentries = (first + count - 1) / width - entry + 1;
         uint32_t words = nentries * (uint32_t)(sizeof(here[0]) / sizeof(uint64_t));
         for (uint32_t i = threadIdx.x; i < words; i += BLOCK)
-            ((uint64_t *)here)[i] = ((const uint64_t *)(entries + entry))[i];
+            ((uint64_t *)here)[i] = ((const uint64_t *)(list.entries + entry))[i];
         __syncthreads();
         for (uint32_t unit = warp; unit < count * TEAM; unit += WARPS) {
             uint32_t run = first + unit / TEAM;
@@ -221,6 +230,14 @@ template <typename LIST> static auto kernel_for(uint32_t team)
            : team == 2 ? copy_pieces<2, LIST>
            : team == 4 ? copy_pieces<4, LIST>
                        : copy_pieces<8, LIST>;
+}
+
+template <typename LIST> static auto pages_kernel_for(uint32_t team)
+{
+    return team == 1   ? copy_pages<1, LIST>
+           : team == 2 ? copy_pages<2, LIST>
+           : team == 4 ? copy_pages<4, LIST>
+                       : copy_pages<8, LIST>;
 }
 
 /* Kernels compiled without programmatic dependent launch must not be launched with it. */
@@ -290,6 +307,10 @@ extern "C" cudaError_t tarn_kernel_copy_pages(const struct tarn_cuda_paged *buff
     b.stride = buffer->stride;
     b.nbases = buffer->nbases;
     b.put = put;
-    auto kernel = team == 1 ? copy_pages<1> : team == 2 ? copy_pages<2> : team == 4 ? copy_pages<4> : copy_pages<8>;
-    return cudaLaunchKernelEx(&launch, kernel, b, entries, n * width, width, tile, *mark);
+    if (n > FEW)
+        return cudaLaunchKernelEx(&launch, pages_kernel_for<many_pages>(team), b, many_pages{entries}, n * width,
+                                  width, tile, *mark);
+    struct few_pages few;
+    memcpy(few.entries, entries, n * sizeof(entries[0]));
+    return cudaLaunchKernelEx(&launch, pages_kernel_for<few_pages>(team), b, few, n * width, width, tile, *mark);
 }
