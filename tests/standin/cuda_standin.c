@@ -585,14 +585,6 @@ static uint8_t *reached_from(int device, const void *addr, bool write, uint64_t 
     return m->real + ((uintptr_t)addr - m->begin);
 }
 
-/* The same for a range within one allocation. */
-static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
-{
-    uint64_t left;
-    uint8_t *at = reached_from(device, addr, write, &left);
-    return at && bytes <= left ? at : NULL;
-}
-
 /* Copies the part of a piece that is in one allocation on both sides. Returns its bytes; 0: illegal. */
 static uint64_t copy_within(int device, const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
@@ -826,9 +818,10 @@ void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
 uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes)
 {
     enter();
-    uint8_t *at = reached_at(device, addr, bytes, true);
+    uint64_t left = 0;
+    uint8_t *at = reached_from(device, addr, true, &left);
     leave(0);
-    return at;
+    return bytes <= left ? at : NULL;
 }
 
 void *tarn_standin_managed(uint64_t bytes)

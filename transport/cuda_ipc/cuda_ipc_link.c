@@ -370,10 +370,8 @@ static int choose(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_
         *want = (struct tarn_ipc_want){TARN_IPC_PEER, p, gpu};
         rc = tarn_ipc_pool_is_far(l->local, p, gpu, &far);
     }
-    if (!rc && far && w->layout)
-        rc = TARN_E_UNSUPPORTED;
-    if (!rc && far && w->seen)
-        rc = tarn_work_look(w);
+    if (!rc && far)
+        rc = w->layout ? TARN_E_UNSUPPORTED : w->seen ? tarn_work_look(w) : 0;
     way->way = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
     way->device = w->gpu && !far ? gpu : p->device < 0 ? 0 : p->device;
     return rc;

@@ -84,8 +84,9 @@ class PagedKV:
         array   [layers, 2, blocks, block_tokens, kv_heads, head_dim], NumPy or torch, on any device
 
     A sequence has a *table*: the blocks that hold its tokens, in order, anywhere in the pool. One block is
-    `array[:, :, b]`: 2 * layers runs, a layer's pages apart. tarn moves such a block straight from where it
-    lies into one contiguous object and back, so nothing is gathered into a buffer before.
+    `array[:, :, b]`: 2 * layers runs, a layer's pages apart. For tarn the pool is a layout of 2 * layers arrays:
+    it moves blocks by their numbers, straight from where they lie into one contiguous object and back, so
+    nothing is gathered into a buffer before.
     """
 
     def __init__(self, array: Any, shape: KVShape) -> None:
@@ -97,13 +98,8 @@ class PagedKV:
         addr = array.data_ptr() if self.is_torch else array.ctypes.data
         # -1: host memory. Without it, tarn would ask CUDA about each address.
         device = array.device.index if self.is_torch and array.device.type == "cuda" else -1
-        run, apart = shape.run_bytes, self.nblocks * shape.run_bytes
-        # The pool never moves, so its pieces are made once, and reading a table costs no arithmetic.
-        # pieces[b] is array[:, :, b]. A tensor per block would work, too, but cost more per call.
-        self.pieces = [
-            tarn.Piece(addr + b * run, run, stride=apart, count=2 * shape.layers, device=device, keep=array)
-            for b in range(self.nblocks)
-        ]
+        self.layout = tarn.Layout([array[layer, part] for layer in range(shape.layers) for part in (0, 1)])
+        self.pages = [self.layout.pages([b]) for b in range(self.nblocks)]
         self._addr, self._device = addr, device
 
     def layer_pieces(self, layer: int, table: Sequence[int]) -> list[tarn.Piece]:

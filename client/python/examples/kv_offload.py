@@ -59,11 +59,7 @@ class BlockStore:
 
     def save(self, keys: Sequence[str], blocks: Sequence[int]) -> tarn.Operation:
         """Begins to put full blocks; they must stay until the operation is waited for."""
-        if self.span == 1:
-            values = [self.kv.array[:, :, b] for b in blocks]  # stored with dtype and shape, for whoever looks
-        else:
-            values = self._values(len(keys), blocks)
-        return self.client.submit_put(zip(keys, values), place=self.place)
+        return self.client.submit_put(zip(keys, self._values(len(keys), blocks)), place=self.place)
 
     def match(self, keys: Sequence[str]) -> tarn.Hits:
         """One round trip. The hits know where the objects are: the load asks nobody."""
@@ -83,8 +79,9 @@ class BlockStore:
 
     def _values(self, count: int, blocks: Sequence[int]) -> list[Any]:
         """The memory of each object: its blocks, wherever they lie in the pool."""
-        pieces = [self.kv.pieces[b] for b in blocks[: count * self.span]]
-        return pieces if self.span == 1 else [pieces[i : i + self.span] for i in range(0, len(pieces), self.span)]
+        if self.span == 1:
+            return [self.kv.pages[b] for b in blocks[:count]]
+        return [self.kv.layout.pages(list(blocks[i * self.span : (i + 1) * self.span])) for i in range(count)]
 
 
 def saved(operation: tarn.Operation) -> None:

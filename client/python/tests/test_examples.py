@@ -104,9 +104,10 @@ class Pages(unittest.TestCase):
             ctypes.string_at(p.addr + i * p.stride, p.nbytes) for p in pieces for i in range(p.count)
         )
 
-    def test_a_block(self):
-        for b in (0, 3, 7):
-            self.assertEqual(self.bytes_of([self.kv.pieces[b]]), self.kv.array[:, :, b].tobytes())
+    def test_the_layout_has_all_blocks(self):
+        run = self.kv.shape.run_bytes
+        self.assertEqual((self.kv.layout.npages, self.kv.layout.page_bytes), (8, run))
+        self.assertEqual(len(self.kv.layout.arrays) * run, self.kv.shape.block_bytes)
 
     def test_a_layer_of_a_table(self):
         for table in ([2, 3, 4], [5, 1, 2, 7], [0]):
@@ -150,7 +151,7 @@ class OffloadSteps(WithNodes):
 
     def test_objects_have_the_blocks_dtype_and_shape(self):
         got = self.client.get(self.keys[3])
-        self.assertEqual((got.dtype, got.shape), (np.float32, (4, 2, 16, 2, 16)))
+        self.assertEqual((got.dtype, got.shape), (np.float32, (8, 1, 16, 2, 16)))
 
     def test_a_miss_in_the_middle_ends_the_prefix(self):
         self.client.remove(self.keys[4:5])

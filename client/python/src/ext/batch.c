@@ -21,6 +21,7 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     arena_init(&b->arena);
     b->client = c;
     b->writable = writable;
+    b->takes_pages = false;
     b->n = 0;
     b->items = NULL;
     b->values = NULL;
@@ -33,6 +34,7 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->event = NULL;
     b->seen_begin = b->seen_end = 0;
     b->no_gpus = false;
+    b->seen_layout = NULL;
     b->why[0] = '\0';
 }
 
@@ -181,6 +183,8 @@ static void item_from_value(struct batch *b, size_t i)
 
     item->pieces = v->pieces;
     item->npieces = v->npieces;
+    item->layout = v->layout;
+    item->pages = v->pages;
     if (!b->writable)
         item->tensor = v->tensor;
     b->bytes += v->tensor.bytes;
@@ -188,6 +192,7 @@ static void item_from_value(struct batch *b, size_t i)
 
 int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value)
 {
+    b->takes_pages = true;
     if (batch_set_key(b, i, key, &b->items[i].key) < 0 || value_of(b, value, &b->values[i]) < 0)
         return -1;
     item_from_value(b, i);
@@ -196,16 +201,16 @@ int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value)
 
 int batch_set_rows(struct batch *b, PyObject *values)
 {
-    struct layout l;
+    struct array l;
 
-    if (layout_of(b, values, &l) < 0)
+    if (array_of(b, values, &l) < 0)
         return -1;
     if (l.ndim < 1 || (size_t)l.shape[0] != b->n)
         return raise_why(TARN_E_INVALID, NULL,
                          "values: one array with %zd rows for %zu keys: give a row for each key",
                          l.ndim > 0 ? l.shape[0] : 0, b->n);
     for (size_t i = 0; i < b->n; i++) {
-        if (layout_pieces(b, &l, 1, (Py_ssize_t)i * l.strides[0], &b->values[i]) < 0)
+        if (array_pieces(b, &l, 1, (Py_ssize_t)i * l.strides[0], &b->values[i]) < 0)
             return -1;
         item_from_value(b, i);
     }

@@ -27,7 +27,7 @@ static int dtype_of_typestr(PyObject *typestr)
         text ? text : "?");
 }
 
-static int cai_data(struct batch *b, PyObject *data, struct layout *l)
+static int cai_data(struct batch *b, PyObject *data, struct array *l)
 {
     if (!data || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2)
         return raise_type("__cuda_array_interface__: data", data ? data : Py_None, "(address, read-only)");
@@ -40,11 +40,11 @@ static int cai_data(struct batch *b, PyObject *data, struct layout *l)
 }
 
 /* Its strides are in bytes. */
-static int cai_dims(struct layout *l, PyObject *shape, PyObject *strides)
+static int cai_dims(struct array *l, PyObject *shape, PyObject *strides)
 {
     if (!shape)
         return raise_type("__cuda_array_interface__: shape", Py_None, "a tuple");
-    if (layout_dims(l, shape, strides) < 0)
+    if (array_dims(l, shape, strides) < 0)
         return -1;
     Py_ssize_t itemsize = tarn_dtype_bytes(l->dtype);
     for (int d = 0; strides && strides != Py_None && d < l->ndim; d++)
@@ -52,7 +52,7 @@ static int cai_dims(struct layout *l, PyObject *shape, PyObject *strides)
     return 0;
 }
 
-static int cai_stream(struct batch *b, PyObject *stream, const struct layout *l)
+static int cai_stream(struct batch *b, PyObject *stream, const struct array *l)
 {
     if (!stream || stream == Py_None || l->device == HOST_MEMORY)
         return 0;
@@ -60,7 +60,7 @@ static int cai_stream(struct batch *b, PyObject *stream, const struct layout *l)
     return PyErr_Occurred() ? -1 : cuda_use(b, l->device, handle);
 }
 
-static int from_interface(struct batch *b, PyObject *cai, struct layout *l)
+static int from_interface(struct batch *b, PyObject *cai, struct array *l)
 {
     PyObject *mask = PyDict_GetItemString(cai, "mask");
     int dtype = dtype_of_typestr(PyDict_GetItemString(cai, "typestr"));
@@ -77,7 +77,7 @@ static int from_interface(struct batch *b, PyObject *cai, struct layout *l)
     return cai_stream(b, PyDict_GetItemString(cai, "stream"), l);
 }
 
-int layout_of_cuda_array(struct batch *b, PyObject *o, struct layout *l)
+int array_of_cuda_array(struct batch *b, PyObject *o, struct array *l)
 {
     PyObject *cai = PyObject_GetAttrString(o, "__cuda_array_interface__");
 

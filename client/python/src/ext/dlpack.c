@@ -45,7 +45,7 @@ static int dtype_of_dlpack(const struct dl_tensor *t)
                      t->code, t->bits, t->lanes);
 }
 
-static int dlpack_dims(const struct dl_tensor *t, struct layout *l)
+static int dlpack_dims(const struct dl_tensor *t, struct array *l)
 {
     if (t->ndim > TARN_DIMS_MAX)
         return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions, %d are possible: reshape it",
@@ -54,12 +54,12 @@ static int dlpack_dims(const struct dl_tensor *t, struct layout *l)
     Py_ssize_t step = tarn_dtype_bytes(l->dtype);
     int rc = 0;
     for (int d = l->ndim - 1; d >= 0 && rc == 0; d--)
-        rc = layout_dim(l, d, (Py_ssize_t)t->shape[d], t->strides ? (Py_ssize_t)t->strides[d] : 0,
-                        !t->strides, &step);
+        rc = array_dim(l, d, (Py_ssize_t)t->shape[d], t->strides ? (Py_ssize_t)t->strides[d] : 0, !t->strides,
+                       &step);
     return rc;
 }
 
-static int layout_from_dlpack(const struct dl_tensor *t, struct layout *l)
+static int array_from_dlpack(const struct dl_tensor *t, struct array *l)
 {
     if (t->device_type != DL_CPU && t->device_type != DL_CUDA && t->device_type != DL_CUDA_HOST &&
         t->device_type != DL_CUDA_MANAGED)
@@ -109,7 +109,7 @@ static PyObject *dlpack_capsule(PyObject *o, bool on_gpu)
 }
 
 /* The capsule is inspected and kept, not consumed. It releases its tensor when the batch is freed. */
-int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l)
+int array_of_dlpack(struct batch *b, PyObject *o, struct array *l)
 {
     int type = DL_CPU, id = 0;
 
@@ -124,7 +124,7 @@ int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l)
                  : raise_type("__dlpack__()", capsule, "a capsule of name dltensor");
     const struct dl_tensor *t = rc < 0 ? NULL : PyCapsule_GetPointer(capsule, "dltensor");
     Py_DECREF(capsule);
-    if (!t || layout_from_dlpack(t, l) < 0 || batch_keep(b, o) < 0)
+    if (!t || array_from_dlpack(t, l) < 0 || batch_keep(b, o) < 0)
         return -1;
     return on_gpu ? cuda_use(b, id, (void *)(uintptr_t)LEGACY_STREAM) : 0;
 }
@@ -167,11 +167,11 @@ static int use_current_stream(struct batch *b, const struct dlpack_api *api, int
     return api->current_stream(DL_CUDA, device, &stream) != 0 ? -1 : cuda_use(b, device, stream);
 }
 
-int layout_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l)
+int array_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct array *l)
 {
     struct dl_tensor t;
 
-    if (api->tensor_of_object(o, &t) != 0 || layout_from_dlpack(&t, l) < 0)
+    if (api->tensor_of_object(o, &t) != 0 || array_from_dlpack(&t, l) < 0)
         return -1;
     if (t.device_type == DL_CUDA && use_current_stream(b, api, t.device_id) < 0)
         return -1;

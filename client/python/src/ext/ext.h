@@ -5,7 +5,7 @@
  *   module.c   the module, dtypes and error names        args.c    keywords of calls that must be quick
  *   client.c   Client: open, enter, leave, close, fork   call.c    blocking calls: GIL released, Ctrl-C
  *   arena.c    memory of one call                        batch.c   keys and values of one call as items
- *   value.c    a Python object as tensor and pieces      layout.c  arrays of any strides as pieces
+ *   value.c    a Python object as tensor and pieces      array.c   arrays of any strides as pieces
  *   dtype.c    element types                             get.c put.c lookup.c   the methods
  *   error.c    codes as exceptions                       info.c    TensorInfo
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
@@ -14,7 +14,7 @@
  *   operation.c submit.c  submitted operations           register.c registered memory
  *   manage.c   calls that move no bytes                  after.c   the caller's events
  *   window.c lease.c window_memory.c   memory that is lent            reach.c   memory that others lend
- *   channel.c   messages
+ *   channel.c   messages                                 layout.c  paged buffers
  *
  * Rules:
  *
@@ -168,8 +168,10 @@ struct batch;
 /* A Python object as tarn sees it. */
 struct value {
     struct tarn_tensor tensor;
-    const struct tarn_piece *pieces; /* `one`, or of the batch's arena */
-    uint32_t npieces;
+    const struct tarn_piece *pieces;  /* `one`, or of the batch's arena */
+    uint32_t npieces;                 /* of pieces, or of pages */
+    const struct tarn_layout *layout; /* has pages in place of pieces; NULL: none */
+    const uint32_t *pages;
     bool raw;   /* bytes: suits any object */
     int device; /* CUDA's ordinal of its GPU, or HOST_MEMORY */
     struct tarn_piece one;
@@ -181,7 +183,7 @@ int value_of(struct batch *b, PyObject *o, struct value *v);
 int value_setup(void);
 
 /* An array in memory; strides in bytes. */
-struct layout {
+struct array {
     char *base;
     uint32_t dtype;
     int device;
@@ -190,10 +192,10 @@ struct layout {
 };
 
 /* For an object that is an array of some kind. The batch keeps it. */
-int layout_of(struct batch *b, PyObject *o, struct layout *l);
-/* Makes v's tensor and pieces from the layout: the pieces, in C order, of the part without the first
+int array_of(struct batch *b, PyObject *o, struct array *l);
+/* Makes v's tensor and pieces from the array: the pieces, in C order, of the part without the first
  * `skip` dimensions, `offset` bytes from the base. Copies no bytes. */
-int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t offset, struct value *v);
+int array_pieces(struct batch *b, const struct array *l, int skip, Py_ssize_t offset, struct value *v);
 /* The dtype of "float32" (NumPy's and torch's names), or -1 without an exception. */
 int dtype_of_framework(const char *name);
 /* For NumPy's letter of a kind (u, i, f, c, b) and bytes; -1 without an exception. */
@@ -209,30 +211,35 @@ int tensor_set_shape(struct tarn_tensor *t, PyObject *shape);
 bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
 /* Kinds of arrays. The batch keeps o. */
-int layout_of_torch(struct batch *b, PyObject *o, struct layout *l); /* torch.c, from a Tensor's attributes */
-int layout_of_cuda_array(struct batch *b, PyObject *o,
-                         struct layout *l); /* cuda_array.c, __cuda_array_interface__ */
-int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* dlpack.c, __dlpack__ */
+int array_of_torch(struct batch *b, PyObject *o, struct array *l); /* torch.c, from a Tensor's attributes */
+int array_of_cuda_array(struct batch *b, PyObject *o,
+                        struct array *l); /* cuda_array.c, __cuda_array_interface__ */
+int array_of_dlpack(struct batch *b, PyObject *o, struct array *l); /* dlpack.c, __dlpack__ */
 /* torch's current stream for a GPU, as an int; new reference. */
 PyObject *torch_current_stream(int device);
 /* dlpack.c: the table of functions on types of newer frameworks (torch from 2.10 on), which do the same
  * without Python objects; NULL if a type has none. */
 struct dlpack_api;
 const struct dlpack_api *dlpack_api_of(PyTypeObject *type);
-int layout_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l);
+int array_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct array *l);
 /* UNSUPPORTED if the memory does not hold the tensor's values. */
 int torch_check_lazy(PyObject *o, uint32_t dtype);
 int torch_setup(void);
 int dlpack_setup(void);
 /* Dimension d, starting with the last: its length, and its stride in elements unless it is dense. *step:
  * bytes of the dimensions after it. */
-int layout_dim(struct layout *l, int d, Py_ssize_t length, Py_ssize_t stride, bool dense, Py_ssize_t *step);
+int array_dim(struct array *l, int d, Py_ssize_t length, Py_ssize_t stride, bool dense, Py_ssize_t *step);
 /* Sets the shape, and strides in elements, from tuples. strides NULL or None: contiguous. */
-int layout_dims(struct layout *l, PyObject *shape, PyObject *strides);
+int array_dims(struct array *l, PyObject *shape, PyObject *strides);
 
 /* piece.c: raw memory. */
 extern PyTypeObject piece_type;
 int value_of_piece(struct batch *b, PyObject *o, struct value *v);
+
+/* layout.c */
+struct layout;
+extern PyTypeObject layout_type, pages_type;
+int value_of_pages(struct batch *b, PyObject *o, struct value *v);
 
 /* --- cuda.c ------------------------------------------------------------------------------------- */
 
@@ -273,7 +280,8 @@ int cuda_device_of(struct batch *b, const void *addr);
 struct batch {
     struct arena arena;
     struct client *client;
-    bool writable; /* a get: values are written to */
+    bool writable;    /* a get: values are written to */
+    bool takes_pages; /* Pages may be among its values */
     size_t n;
     struct tarn_item *items;
     struct value *values;
@@ -289,6 +297,8 @@ struct batch {
     uintptr_t seen_begin, seen_end;
     int seen_device;
     bool no_gpus;
+    const struct layout *seen_layout; /* the last one, and where its arrays are */
+    int seen_layout_device;
     char why[WHY_BYTES]; /* the failed call's sentence; "" else */
 };
 

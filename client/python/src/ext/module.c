@@ -109,10 +109,20 @@ static const struct {
     const char *name; /* in the module; NULL: not there */
     PyTypeObject *type;
 } types[] = {
-    {"Client", &client_type},      {"Hits", &hits_type},           {"Piece", &piece_type},
-    {"PutSession", &session_type}, {"Operation", &operation_type}, {"Registration", &registration_type},
-    {"Window", &window_type},      {"Lease", &lease_type},         {"WindowMemory", &window_memory_type},
-    {"Reach", &reach_type},        {"Channel", &channel_type},     {NULL, &view_type},
+    {"Client", &client_type},
+    {"Hits", &hits_type},
+    {"Piece", &piece_type},
+    {"Layout", &layout_type},
+    {"Pages", &pages_type},
+    {"PutSession", &session_type},
+    {"Operation", &operation_type},
+    {"Registration", &registration_type},
+    {"Window", &window_type},
+    {"Lease", &lease_type},
+    {"WindowMemory", &window_memory_type},
+    {"Reach", &reach_type},
+    {"Channel", &channel_type},
+    {NULL, &view_type},
 };
 #define TYPES (sizeof types / sizeof types[0])
 

@@ -10,6 +10,8 @@
  */
 #include "ext.h"
 
+#include <tarn/layout.h>
+
 struct entry {
     uint64_t bytes, written;
     uint32_t dtype;
@@ -213,7 +215,8 @@ static int write_value(struct session *s, size_t i, uint64_t offset, const struc
     if (enter(s) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
-    rc = tarn_put_write(s->lib, i, offset, v->pieces, v->npieces, ms);
+    rc = v->layout ? tarn_put_write_pages(s->lib, i, offset, v->layout, v->pages, v->npieces, ms)
+                   : tarn_put_write(s->lib, i, offset, v->pieces, v->npieces, ms);
     Py_END_ALLOW_THREADS;
     rc = raise_call(rc, PyList_GET_ITEM(s->keys, (Py_ssize_t)i));
     if (rc == 0)
@@ -243,6 +246,7 @@ static PyObject *session_write(PyObject *self, PyObject *const *args, Py_ssize_t
         after_of(arg[3], &after) < 0 || args_seconds(arg[4], "timeout", &ms) < 0)
         return NULL;
     batch_init(&b, s->client, false);
+    b.takes_pages = true;
     if (find(s, &b, arg[0], &i) == 0 && value_of(&b, arg[1], &v) == 0 && check_write(s, i, &v) == 0 &&
         after_wait(&b, after, ms) == 0)
         rc = write_value(s, i, offset, &v, ms);

@@ -123,7 +123,7 @@ static int use_current_stream(struct batch *b, int device)
 }
 
 /* For memory off the host: CUDA's, else refused. */
-static int device_of(struct batch *b, PyObject *o, struct layout *l)
+static int device_of(struct batch *b, PyObject *o, struct array *l)
 {
     PyObject *device = PyObject_GetAttr(o, str_device);
     PyObject *type = device ? PyObject_GetAttrString(device, "type") : NULL;
@@ -151,20 +151,20 @@ out:
 
 /* --- all ---------------------------------------------------------------------------------------- */
 
-static int dims_of_tensor(PyObject *o, struct layout *l)
+static int dims_of_tensor(PyObject *o, struct array *l)
 {
     PyObject *shape = PyObject_GetAttr(o, str_shape), *strides = NULL;
     int dense = shape ? truth(PyObject_CallMethodNoArgs(o, str_is_contiguous)) : -1;
 
     if (dense == 0 && !(strides = PyObject_CallMethodNoArgs(o, str_stride)))
         dense = -1;
-    int rc = dense < 0 ? -1 : layout_dims(l, shape, strides);
+    int rc = dense < 0 ? -1 : array_dims(l, shape, strides);
     Py_XDECREF(shape);
     Py_XDECREF(strides);
     return rc;
 }
 
-int layout_of_torch(struct batch *b, PyObject *o, struct layout *l)
+int array_of_torch(struct batch *b, PyObject *o, struct array *l)
 {
     int dtype = dtype_of_tensor(o);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A Python object as tensor and pieces. The kind of object depends only on its type and is remembered. An
- * array of any kind first becomes a layout (layout.c). A list is its elements, one after the other.
+ * array of any kind first becomes a struct array (array.c). A list is its elements, one after the other.
  */
 #include "ext.h"
 
@@ -13,6 +13,7 @@ enum kind {
     KIND_OTHER,
     KIND_LIST,
     KIND_PIECE,
+    KIND_PAGES,
     KIND_NUMPY,
     KIND_MASKED,
     KIND_TORCH,
@@ -54,6 +55,8 @@ static enum kind find_kind(PyTypeObject *type)
 {
     if (PyType_IsSubtype(type, &piece_type))
         return KIND_PIECE;
+    if (PyType_IsSubtype(type, &pages_type))
+        return KIND_PAGES;
     if (PyType_IsSubtype(type, &PyList_Type) || PyType_IsSubtype(type, &PyTuple_Type))
         return KIND_LIST;
     if (is_of(type, "numpy.ma", "MaskedArray"))
@@ -90,7 +93,7 @@ static struct type_info info_of(PyObject *o)
 
 /* --- arrays ------------------------------------------------------------------------------------- */
 
-static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
+static int array_from_view(const Py_buffer *view, int dtype, struct array *l)
 {
     if (dtype < 0)
         return -1;
@@ -128,7 +131,7 @@ static int refuse_buffer(const struct batch *b)
 
 /* NumPy exports ml_dtypes' types without a buffer format, so the array is asked. Its memory stays while it
  * is referenced, so the buffer can be released at once. */
-static int layout_of_numpy(struct batch *b, PyObject *o, struct layout *l)
+static int array_of_numpy(struct batch *b, PyObject *o, struct array *l)
 {
     Py_buffer view;
     PyObject *dtype = PyObject_GetAttr(o, dtype_attr);
@@ -141,29 +144,29 @@ static int layout_of_numpy(struct batch *b, PyObject *o, struct layout *l)
         return -1;
     if (PyObject_GetBuffer(o, &view, b->writable ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES) < 0)
         return refuse_buffer(b);
-    int rc = layout_from_view(&view, code, l);
+    int rc = array_from_view(&view, code, l);
     PyBuffer_Release(&view);
     return rc < 0 ? -1 : batch_keep(b, o);
 }
 
-static int layout_of_buffer(struct batch *b, PyObject *o, struct layout *l)
+static int array_of_buffer(struct batch *b, PyObject *o, struct array *l)
 {
     int flags = PyBUF_STRIDES | PyBUF_FORMAT | (b->writable ? PyBUF_WRITABLE : 0);
     Py_buffer *view = batch_buffer(b, o, flags);
 
     if (!view)
         return refuse_buffer(b);
-    return layout_from_view(view, dtype_of_format(view->format, view->itemsize), l);
+    return array_from_view(view, dtype_of_format(view->format, view->itemsize), l);
 }
 
 /* If the fast path refuses an object, the other path may explain why, or accept it. */
-static int layout_of_tensor(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l)
+static int array_of_tensor(struct batch *b, PyObject *o, const struct dlpack_api *api, struct array *l)
 {
-    if (api && layout_of_dlpack_api(b, o, api, l) == 0)
+    if (api && array_of_dlpack_api(b, o, api, l) == 0)
         return torch_check_lazy(o, l->dtype);
     if (api)
         PyErr_Clear();
-    return layout_of_torch(b, o, l);
+    return array_of_torch(b, o, l);
 }
 
 static int refuse_type(const struct batch *b, PyObject *o)
@@ -180,19 +183,19 @@ static int refuse_type(const struct batch *b, PyObject *o)
     return raise_type("value", o, "a buffer, an array, a tensor, a tarn.Piece or a list of these");
 }
 
-static int layout_by(struct type_info info, struct batch *b, PyObject *o, struct layout *l)
+static int array_by(struct type_info info, struct batch *b, PyObject *o, struct array *l)
 {
     switch (info.kind) {
     case KIND_NUMPY:
-        return layout_of_numpy(b, o, l);
+        return array_of_numpy(b, o, l);
     case KIND_BUFFER:
-        return layout_of_buffer(b, o, l);
+        return array_of_buffer(b, o, l);
     case KIND_TORCH:
-        return layout_of_tensor(b, o, info.api, l);
+        return array_of_tensor(b, o, info.api, l);
     case KIND_CUDA_ARRAY:
-        return layout_of_cuda_array(b, o, l);
+        return array_of_cuda_array(b, o, l);
     case KIND_DLPACK:
-        return info.api ? layout_of_dlpack_api(b, o, info.api, l) : layout_of_dlpack(b, o, l);
+        return info.api ? array_of_dlpack_api(b, o, info.api, l) : array_of_dlpack(b, o, l);
     case KIND_MASKED:
         return raise_why(TARN_E_UNSUPPORTED, NULL, "value: a masked array: the store keeps no mask: give %s",
                          b->writable ? "value.data, and get the mask by a key of its own"
@@ -202,9 +205,9 @@ static int layout_by(struct type_info info, struct batch *b, PyObject *o, struct
     }
 }
 
-int layout_of(struct batch *b, PyObject *o, struct layout *l)
+int array_of(struct batch *b, PyObject *o, struct array *l)
 {
-    return layout_by(info_of(o), b, o, l);
+    return array_by(info_of(o), b, o, l);
 }
 
 /* --- lists -------------------------------------------------------------------------------------- */
@@ -250,6 +253,16 @@ static int join(struct batch *b, const struct value *parts, size_t n, struct val
     return 0;
 }
 
+static int part_of(struct batch *b, PyObject *o, struct value *v)
+{
+    bool pages = b->takes_pages;
+
+    b->takes_pages = false;
+    int rc = value_of(b, o, v);
+    b->takes_pages = pages;
+    return rc;
+}
+
 static int value_of_list(struct batch *b, PyObject *o, struct value *v)
 {
     PyObject *list = PySequence_Tuple(o); /* our own, since another thread may change a list */
@@ -265,21 +278,24 @@ static int value_of_list(struct batch *b, PyObject *o, struct value *v)
     if (!parts || Py_EnterRecursiveCall(" in a list of values"))
         return -1;
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = value_of(b, PyTuple_GET_ITEM(list, (Py_ssize_t)i), &parts[i]);
+        rc = part_of(b, PyTuple_GET_ITEM(list, (Py_ssize_t)i), &parts[i]);
     Py_LeaveRecursiveCall();
     return rc < 0 ? -1 : join(b, parts, n, v);
 }
 
 int value_of(struct batch *b, PyObject *o, struct value *v)
 {
-    struct layout l;
+    struct array l;
 
     struct type_info info = info_of(o);
+    v->layout = NULL;
+    if (info.kind == KIND_PAGES)
+        return value_of_pages(b, o, v);
     if (info.kind == KIND_LIST)
         return value_of_list(b, o, v);
     if (info.kind == KIND_PIECE)
         return value_of_piece(b, o, v);
-    return layout_by(info, b, o, &l) < 0 ? -1 : layout_pieces(b, &l, 0, 0, v);
+    return array_by(info, b, o, &l) < 0 ? -1 : array_pieces(b, &l, 0, 0, v);
 }
 
 int value_setup(void)

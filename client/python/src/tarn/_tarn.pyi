@@ -6,7 +6,7 @@ from typing import (AbstractSet, Any, Coroutine, Dict, Iterable, List, Mapping, 
 Key = Union[bytes, str]
 Keys = Union[List[Any], Tuple[Key, ...], AbstractSet[Key]]  # not any Iterable: a str is one, too
 # A buffer (bytes, bytearray, memoryview, array.array), a NumPy array, a torch tensor, an object with
-# __cuda_array_interface__ or __dlpack__, a Piece, or a list or tuple of these.
+# __cuda_array_interface__ or __dlpack__, a Piece, or a list or tuple of these. For get_into() and puts also Pages.
 Value = Any
 _C = TypeVar("_C", bound="Client")
 _S = TypeVar("_S", bound="PutSession")
@@ -42,6 +42,16 @@ class Piece:
     keep: Any
     def __init__(self, addr: int, nbytes: int, stride: int = 0, count: int = 1, *, device: Optional[int] = None,
                  stream: Optional[int] = None, keep: Any = None) -> None: ...
+
+class Layout:
+    arrays: Tuple[Any, ...]
+    npages: int
+    page_bytes: int
+    def __init__(self, arrays: Any, page_bytes: Optional[int] = None) -> None: ...
+    def pages(self, numbers: Any, /) -> Pages: ...
+
+class Pages:
+    def __len__(self) -> int: ...
 
 class Hits:
     pages: int
