@@ -288,10 +288,10 @@ static int fence(struct tarn_cuda_queue *q)
     return 0;
 }
 
-/* What the next launch, of n entries, writes at its end. Few entries on an idle queue write nothing. */
-static struct tarn_kernel_mark next_mark(const struct tarn_cuda_queue *q, size_t n)
+/* What the next launch, of so many runs, writes at its end. Few runs on an idle queue write nothing. */
+static struct tarn_kernel_mark next_mark(const struct tarn_cuda_queue *q, size_t runs)
 {
-    bool marks = q->write && !(n <= TARN_KERNEL_SHORT && is_idle(q));
+    bool marks = q->write && !(runs <= TARN_KERNEL_SHORT && is_idle(q));
     return (struct tarn_kernel_mark){
         .at = marks ? (uint32_t *)q->written : NULL,
         .number = (uint32_t)(q->marked + 1),
@@ -324,12 +324,12 @@ static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 static int launch_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_paged *buffer, size_t n, bool put)
 {
     const struct tarn_cuda_pages *entries = (const struct tarn_cuda_pages *)(q->ring + q->head % RING);
-    struct tarn_kernel_mark mark = next_mark(q, n);
     uint32_t most = 0, total = 0;
     for (size_t i = 0; i < n; i++) {
         most = entries[i].n > most ? entries[i].n : most;
         total += entries[i].n;
     }
+    struct tarn_kernel_mark mark = next_mark(q, total * buffer->nbases);
     cudaError_t e = tarn_kernel_copy_pages(buffer, entries, (uint32_t)n, most * buffer->nbases,
                                            total * buffer->nbases, put, &mark, &q->kernels, q->stream);
     size_t places = (n * sizeof(*entries) + sizeof(q->ring[0]) - 1) / sizeof(q->ring[0]);

@@ -45,7 +45,8 @@ struct tarn_ipc_lane {
     size_t nlist, room;               /* runs in the list, and its capacity */
     const struct tarn_layout *layout; /* the list names its pages; NULL: it has pieces */
     bool pages_put;
-    uint64_t list_bytes, burst;                    /* burst: capacity of the next list */
+    uint64_t list_bytes, list_runs;                /* of pieces; of pages */
+    uint64_t burst;                                /* capacity of the list, in runs */
     uint64_t added, started;                       /* counts of runs; `large` is one */
     uint64_t pending;                              /* approximate number of runs of waiting works */
     uint32_t first, count, marked;                 /* parts; the first `marked` of them have marks */
@@ -183,8 +184,9 @@ _Static_assert(AT_ONCE <= TARN_CUDA_PIECE_MAX, "smaller stretches are one piece 
 
 static bool is_full(const struct tarn_ipc_lane *l)
 {
-    size_t room = l->layout ? tarn_cuda_pages_room(l->room) : l->room;
-    return l->nlist == room || l->large.bytes > 0;
+    if (l->layout)
+        return l->nlist == tarn_cuda_pages_room(l->room) || l->list_runs >= l->burst;
+    return l->nlist == l->room || l->large.bytes > 0;
 }
 
 /* A list is of pieces, or of pages of one layout that are all moved one way. */
@@ -246,13 +248,14 @@ static bool fill_pages(struct tarn_ipc_lane *l, struct tarn_work *w)
     size_t room = tarn_cuda_pages_room(l->room), begin = l->nlist;
     uint64_t page_bytes = w->layout->buffer.page_bytes;
     uint32_t page = l->place.cursor.piece;
-    for (uint32_t n; page < w->npieces && l->nlist < room; page += n) {
+    for (uint32_t n; page < w->npieces && l->nlist < room && l->list_runs < l->burst; page += n) {
         struct tarn_cuda_pages *e = &list[l->nlist++];
         n = w->npieces - page < TARN_CUDA_PAGES_MAX ? w->npieces - page : TARN_CUDA_PAGES_MAX;
         e->far = course(w)->at + page * page_bytes;
         e->far_stride = w->npieces * page_bytes;
         e->n = n;
         memcpy(e->page, w->pages + page, n * sizeof(e->page[0]));
+        l->list_runs += (uint64_t)n * w->layout->buffer.nbases;
     }
     l->added += l->nlist - begin;
     l->place.cursor.piece = page;
@@ -399,6 +402,7 @@ static int start_list(struct tarn_ipc_lane *l)
     l->started += l->nlist;
     l->nlist = 0;
     l->list_bytes = 0;
+    l->list_runs = 0;
     l->burst = l->burst * 2 < LIST ? l->burst * 2 : LIST;
     return 0;
 }
@@ -437,7 +441,7 @@ static uint64_t about_runs(const struct tarn_work *w)
 {
     const struct tarn_piece *p = w->pieces;
     if (w->layout)
-        return (w->npieces + TARN_CUDA_PAGES_MAX - 1) / TARN_CUDA_PAGES_MAX;
+        return (uint64_t)w->npieces * w->layout->buffer.nbases;
     bool apart = w->npieces > 0 && p->count > 1 && tarn_piece_stride(p) != p->bytes;
     return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
 }
