@@ -302,6 +302,15 @@ endif
 check-tests: all tests $(py_if_possible)
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests)) $(scripts))
 
+# Tests whose threads are late at random (tests/late/late.c). Those that measure rates are left out.
+.PHONY: check-late
+$(B)/tests/late.so: tests/late/late.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 $(WARNINGS) -O1 -fPIC -shared -o $@ $< -ldl
+check-late: all tests $(py_if_possible) $(B)/tests/late.so
+	@export LATE_SEED=$${LATE_SEED:-$$(date +%s)}; echo "LATE_SEED=$$LATE_SEED"; \
+	TARN_BUILD=$(B) PYTHON=$(PYTHON) LD_PRELOAD=$(abspath $(B)/tests/late.so) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) %test_tcpx_speed %test_hits %bench.sh %bench_peer.sh,$(filter $(B)/tests/test_%,$(tests)) $(scripts))
+
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
@@ -455,6 +464,7 @@ help:
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
 	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style check-model; JOBS=1 tests at a time; TEST_SECONDS=FILE: how long each took'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
+	@echo '     check-late: check-tests whose threads are late at random; LATE_SEED='
 	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make test        T=test_store ONLY=put: one program or script; ONLY: of a program the tests with that in their names'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'

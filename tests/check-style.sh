@@ -132,6 +132,11 @@ sh tests/mutate.sh --check >"$build/style.txt" || while read -r line; do say "$l
 # libtarn.so exports only public symbols.
 hits=$(nm -D --defined-only "$build/libtarn.so" | awk '{ print $3 }' | grep -vE '^(tarn_[a-z0-9_]+(@@?TARN_[0-9.]+)?|TARN_[0-9.]+)$')
 [ -z "$hits" ] || say "libtarn exports $hits"
+# ... and all of them.
+nm -D --defined-only "$build/libtarn.so" >"$build/style.txt"
+for name in $(sed -n 's/^ *\(tarn_[a-z0-9_]*\);$/\1/p' client/libtarn.map); do
+    grep -qE " $name(@|\$)" "$build/style.txt" || say "libtarn does not export $name: is its header between the visibility pragmas?"
+done
 
 # Generated pages are up to date.
 tmp=$(mktemp -d)

@@ -19,6 +19,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default) /* exported by libtarn.so, see client/libtarn.map */
 
 #define TARN_LAYOUT_BASES_MAX 4096
 
@@ -44,6 +45,7 @@ int tarn_put_write_pages(struct tarn_put_session *s, size_t i, uint64_t offset,
                          const struct tarn_layout *layout, const uint32_t *pages, uint32_t npages,
                          uint32_t timeout_ms);
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

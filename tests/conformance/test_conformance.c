@@ -165,7 +165,8 @@ static void runs_that_share_memory(struct place *p)
     enum { RUN = 100, STRIDE = 37, RUNS = 2000 };
     uint8_t *in = made(RUNS * STRIDE + RUN, "", 0), *got = malloc(RUN * RUNS);
     struct tarn_piece runs = {.addr = in, .bytes = RUN, .stride = STRIDE, .count = RUNS};
-    struct tarn_item put = {key_of("shared"), &runs, 1, 0, 0, tarn_bytes(RUN * RUNS), {0}};
+    struct tarn_item put = {
+        .key = key_of("shared"), .pieces = &runs, .npieces = 1, .tensor = tarn_bytes(RUN * RUNS)};
     assert_int_equal(run(p, true, &put, TARN_PUT_REPLACE), 0);
     assert_int_equal(get_bytes(p, "shared", got, RUN * RUNS), 0);
     for (size_t i = 0; i < RUNS; i++)
