@@ -20,6 +20,7 @@
 #include "tests/device.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/world.h"
+#include "transport/layout.h"
 
 enum { ROOM = 8 << 20, PAGES_MOST = 40, ITEMS_MOST = 40, ROUNDS = 60 };
 
@@ -36,6 +37,7 @@ struct paged {
     struct tarn_client *client;
     struct device *device; /* NULL: host memory */
     const char *place;
+    bool faulty;             /* calls may fail, and are made again */
     uint8_t *memory, *model; /* ROOM bytes */
     uint8_t *other;          /* ROOM bytes beside it, in the same memory */
     uint64_t x;              /* random */
@@ -57,8 +59,8 @@ static void fill(struct paged *p, uint8_t *at, size_t bytes)
         at[i] = (uint8_t)random_to(p, 256);
 }
 
-static int start_with(void **state, const struct world_plan *plan, const char *transports, bool gpu,
-                      const char *place)
+static int start_faulty(void **state, const struct world_plan *plan, const char *transports, bool gpu,
+                        const char *place, const char *faults)
 {
     void *w;
     *state = NULL;
@@ -67,7 +69,10 @@ static int start_with(void **state, const struct world_plan *plan, const char *t
     struct paged *p = calloc(1, sizeof(*p));
     assert_int_equal(world_start(&w, plan), 0);
     p->w = w;
-    p->client = world_client(p->w, transports);
+    p->client =
+        faults ? client_open_faulty(p->w->redis->url, (struct tarn_options){.transports = transports}, faults)
+               : world_client(p->w, transports);
+    p->faulty = faults;
     p->device = gpu ? device_open(0) : NULL;
     p->place = place;
     p->memory = device_alloc(p->device, ROOM);
@@ -79,6 +84,29 @@ static int start_with(void **state, const struct world_plan *plan, const char *t
     device_write(p->device, p->memory, p->model, ROOM);
     *state = p;
     return 0;
+}
+
+static int start_with(void **state, const struct world_plan *plan, const char *transports, bool gpu,
+                      const char *place)
+{
+    return start_faulty(state, plan, transports, gpu, place, NULL);
+}
+
+#define FAULTS "error=0.1,stale=0.1,lose=0.1,refuse=0.1"
+
+static int start_shm_faulty(void **state)
+{
+    return start_faulty(state, &host_plan, "shm", false, NULL, "shm:" FAULTS);
+}
+
+static int start_tcp_faulty(void **state)
+{
+    return start_faulty(state, &host_plan, "tcp", false, NULL, "tcp:" FAULTS);
+}
+
+static int start_gpu_faulty(void **state)
+{
+    return start_faulty(state, &gpu_plan, "cuda_ipc", true, "node0/gpu0", "cuda_ipc:" FAULTS);
 }
 
 static int start_shm(void **state)
@@ -233,16 +261,29 @@ static void make_batch(struct paged *p, struct batch *b)
     }
 }
 
-static void put_all(const struct paged *p, struct tarn_item *items, uint32_t n)
+/* Puts or gets items. Those that a fault has hit are tried again, each by itself. */
+static int put_or_get(const struct paged *p, bool put, struct tarn_item *items, uint32_t n)
 {
     const struct tarn_put_options o = {.size = sizeof(o), .flags = TARN_PUT_REPLACE, .place = p->place};
-    if (tarn_put(p->client, items, n, &o))
+    int rc = put ? tarn_put(p->client, items, n, &o) : tarn_get(p->client, items, n, NULL);
+    if (!rc || !p->faulty)
+        return rc;
+    rc = 0;
+    for (uint32_t i = 0; !rc && i < n; i++)
+        for (int tries = 0; (rc = items[i].status) != 0 && tries < 100; tries++)
+            put ? tarn_put(p->client, &items[i], 1, &o) : tarn_get(p->client, &items[i], 1, NULL);
+    return rc;
+}
+
+static void put_all(const struct paged *p, struct tarn_item *items, uint32_t n)
+{
+    if (put_or_get(p, true, items, n))
         fail_msg("put: %s", tarn_last_error());
 }
 
 static void get_all(const struct paged *p, struct tarn_item *items, uint32_t n)
 {
-    if (tarn_get(p->client, items, n, NULL))
+    if (put_or_get(p, false, items, n))
         fail_msg("get: %s", tarn_last_error());
 }
 
@@ -313,6 +354,51 @@ static void beside_items_with_pieces(void **state)
     free(want);
     free(objects);
     free(b);
+}
+
+/* Items of one call have pages of different layouts, so they cannot share a list. */
+static void two_layouts_in_one_call(void **state)
+{
+    need(state);
+    struct paged *p = *state;
+    uint32_t numbers[32];
+    struct tarn_item items[32];
+    char keys[32][8];
+    uint8_t *want = malloc(32 * 4096);
+    make(p, 8, 256, false);
+    struct tarn_layout *first = p->layout;
+    p->layout = NULL;
+    for (int i = 0; i < 32; i++) {
+        if (i == 1)
+            make(p, 2, 1024, true);
+        numbers[i] = (uint32_t)i;
+        snprintf(keys[i], sizeof(keys[i]), "%d", i);
+        items[i] = (struct tarn_item){.key = key_of(keys[i]),
+                                      .layout = i % 2 ? p->layout : first,
+                                      .pages = &numbers[i],
+                                      .npieces = 1,
+                                      .tensor = tarn_bytes(2048)};
+    }
+    put_all(p, items, 32);
+    for (int i = 0; i < 32; i++) {
+        struct tarn_piece piece = {.addr = p->other + i * 2048, .bytes = 2048};
+        struct tarn_item item = {.key = key_of(keys[i]), .pieces = &piece, .npieces = 1};
+        get_all(p, &item, 1);
+    }
+    device_read(p->device, want, p->other, 32 * 2048);
+    for (int i = 0; i < 32; i++) {
+        uint8_t object[2048];
+        if (i % 2)
+            model_move(p, &numbers[i], 1, object, true);
+        for (uint64_t b = 0; i % 2 == 0 && b < 8; b++)
+            memcpy(object + b * 256, p->model + (7 - b) * (ROOM / 8) + first->buffer.stride * (uint64_t)i,
+                   256);
+        assert_memory_equal(want + i * 2048, object, 2048);
+    }
+    get_all(p, items, 32);
+    assert_as_model(p);
+    tarn_layout_free(first);
+    free(want);
 }
 
 /* A range of an object into pages. */
@@ -544,6 +630,11 @@ int main(int argc, char **argv)
         {"a GPU's pages, tcp: by_pages_and_by_pieces", by_pages_and_by_pieces, start_gpu_tcp, stop, NULL},
         SHM(beside_items_with_pieces),
         GPU(beside_items_with_pieces),
+        {"shm, faults: by_pages_and_by_pieces", by_pages_and_by_pieces, start_shm_faulty, stop, NULL},
+        {"tcp, faults: by_pages_and_by_pieces", by_pages_and_by_pieces, start_tcp_faulty, stop, NULL},
+        {"cuda_ipc, faults: by_pages_and_by_pieces", by_pages_and_by_pieces, start_gpu_faulty, stop, NULL},
+        SHM(two_layouts_in_one_call),
+        GPU(two_layouts_in_one_call),
         SHM(ranges),
         TCP(ranges),
         GPU(ranges),
