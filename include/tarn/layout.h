@@ -34,7 +34,8 @@ struct tarn_layout_options {
 
 /*
  * Makes a layout over memory of the host, or of one GPU. It belongs to no client: any number of clients and
- * threads may use it at once. Errors: INVALID, NO_MEMORY.
+ * threads may use it at once. The memory is looked at here, and not again: it must stay until the layout is
+ * freed. Errors: INVALID, NO_MEMORY.
  */
 int tarn_layout_new(const struct tarn_layout_options *o, struct tarn_layout **l_p);
 /* No call or operation may use it any more. NULL is allowed. The buffer is the caller's. */
