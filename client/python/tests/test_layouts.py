@@ -118,9 +118,11 @@ class Raw(StoreCase):
         for i, call in enumerate(types):
             with self.subTest(i=i), self.assertRaises(TypeError):
                 call()
-        with self.assertRaises(tarn.Invalid):  # read-only
-            self.client.put(self.key(), bytes(16), replace=True)
-            self.client.get_into(self.key(), tarn.Layout(bytes(256), 16).pages([1]))
+        self.client.put(self.key(), bytes(32), replace=True)
+        for arrays in ([bytes(256), bytearray(256)], [bytearray(256), bytes(256)]):
+            with self.assertRaisesRegex(tarn.Invalid, "read-only"):
+                self.client.get_into(self.key(), tarn.Layout(arrays, 16).pages([1]))
+            self.client.put(self.key(), tarn.Layout(arrays, 16).pages([2]), replace=True)
 
 @unittest.skipIf(np is None, "NumPy: not installed")
 class Arrays(StoreCase):
@@ -156,9 +158,15 @@ class Arrays(StoreCase):
 
     def test_arrays_that_move(self) -> None:
         memory = bytearray(64)
-        layout = tarn.Layout(memory, 16)
-        memory.clear()
+        pages = tarn.Layout(memory, 16).pages([1])
+        with self.assertRaises(BufferError):
+            memory.extend(bytes(1 << 20))
+        self.client.put(self.key(), pages)
+        del pages
         memory.extend(bytes(1 << 20))
+        array = np.zeros((4, 4))
+        layout = tarn.Layout(array)
+        array.resize((1 << 16, 4), refcheck=False)
         with self.assertRaisesRegex(tarn.Invalid, "moved"):
             self.client.put(self.key(), layout.pages([1]))
 

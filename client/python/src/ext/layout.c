@@ -8,8 +8,11 @@
 
 struct layout {
     PyObject_HEAD struct tarn_layout *lib;
+    struct batch
+        held;         /* keeps the arrays, and their buffers exported: a bytearray is not resized meanwhile */
     PyObject *arrays; /* a tuple */
     char *first;      /* where the first array lay */
+    Py_ssize_t read_only; /* the first such array; -1: none */
     uint32_t nbases;
     uint64_t npages, page_bytes;
     struct tarn_tensor page; /* of one array */
@@ -106,8 +109,24 @@ static int find_bases(struct batch *b, PyObject *arrays, PyObject *page_bytes, v
     return 0;
 }
 
-static int fill(struct layout *l, struct batch *b, PyObject *page_bytes)
+/* The first array that cannot be written to, or -1. */
+static Py_ssize_t find_read_only(PyObject *arrays)
 {
+    Py_ssize_t i = 0, n = PyTuple_GET_SIZE(arrays);
+    struct array a;
+    struct batch b;
+
+    batch_init(&b, NULL, true);
+    while (i < n && array_of(&b, PyTuple_GET_ITEM(arrays, i), &a) == 0)
+        i++;
+    PyErr_Clear();
+    batch_free(&b);
+    return i < n ? i : -1;
+}
+
+static int fill(struct layout *l, PyObject *page_bytes)
+{
+    struct batch *b = &l->held;
     size_t n = (size_t)PyTuple_GET_SIZE(l->arrays);
     void **bases = arena_alloc(&b->arena, (n ? n : 1) * sizeof *bases);
     struct cut c = {0};
@@ -127,6 +146,7 @@ static int fill(struct layout *l, struct batch *b, PyObject *page_bytes)
     if (raise_call(rc, NULL) < 0)
         return -1;
     l->first = bases[0];
+    l->read_only = find_read_only(l->arrays);
     l->nbases = o.nbases;
     l->npages = c.npages;
     l->page_bytes = c.page_bytes;
@@ -138,19 +158,16 @@ static PyObject *layout_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 {
     static char *names[] = {"arrays", "page_bytes", NULL};
     PyObject *arrays, *page_bytes = Py_None;
-    struct batch b;
 
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O:Layout", names, &arrays, &page_bytes))
         return NULL;
     struct layout *l = (struct layout *)type->tp_alloc(type, 0);
     if (!l)
         return NULL;
-    batch_init(&b, NULL, false);
+    batch_init(&l->held, NULL, false);
     l->arrays =
         PyList_Check(arrays) || PyTuple_Check(arrays) ? PySequence_Tuple(arrays) : PyTuple_Pack(1, arrays);
-    int rc = l->arrays ? fill(l, &b, page_bytes) : -1;
-    batch_free(&b);
-    if (rc < 0)
+    if (!l->arrays || fill(l, page_bytes) < 0)
         Py_CLEAR(l);
     return (PyObject *)l;
 }
@@ -160,6 +177,7 @@ static void layout_dealloc(PyObject *self)
     struct layout *l = (struct layout *)self;
 
     tarn_layout_free(l->lib);
+    batch_free(&l->held);
     Py_XDECREF(l->arrays);
     Py_TYPE(self)->tp_free(self);
 }
@@ -291,6 +309,11 @@ static int use_arrays(struct batch *b, const struct layout *l, struct value *v)
     v->device = b->seen_layout_device;
     if (b->seen_layout == l)
         return 0;
+    if (b->writable && l->read_only >= 0)
+        return raise_why(TARN_E_INVALID, NULL,
+                         "value: array %zd of its layout is read-only: give one that can be "
+                         "written to",
+                         l->read_only);
     if (array_of(b, PyTuple_GET_ITEM(l->arrays, 0), &a) < 0)
         return -1;
     v->device = b->seen_layout_device = a.device;
