@@ -93,6 +93,8 @@ bool tarn_directory_answers(const struct tarn_directory *d);
 uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
+/* How often commands that write were sent so far, answered or not. */
+uint64_t tarn_directory_writes(const struct tarn_directory *d);
 
 /* --- names of leases ---------------------------------------------------------------------------- */
 
@@ -188,6 +190,9 @@ struct tarn_publish {
     int status;  /* 0; EXISTS: `found` has the record there (zeros: none, or a damaged one); AGAIN: until_ms
                     has passed, or too many displaced copies; DIRECTORY */
     bool stored; /* published although the status is not 0; set by the node's directory thread */
+    /* Sent without an answer at some time: Redis may have run it, or may still. Set by the directory thread.
+     */
+    bool in_doubt;
     struct tarn_record found;
     /* The record names the first `nnamed`, of any node, as displaced. The others were locations of the same
      * node and have left the directory. */

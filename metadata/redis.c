@@ -332,6 +332,7 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX];
     unsigned nkills = p->writes ? take_doubtful(d, doubtful) : 0;
     int rc = p->writes ? append_preface(c, doubtful, nkills) : 0;
+    d->writes += p->writes;
     for (size_t i = 0; i < p->n && !rc; i++)
         rc = p->append(p->arg, i, c->resp);
     if (!rc && p->writes)
@@ -458,4 +459,9 @@ uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d)
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d)
 {
     return d->round_trips;
+}
+
+uint64_t tarn_directory_writes(const struct tarn_directory *d)
+{
+    return d->writes;
 }

@@ -19,7 +19,8 @@
 struct commit_item {
     uint64_t gen;
     uint32_t pool, slot;
-    int code;         /* why it was not begun */
+    int code; /* why it was not begun */
+    bool replaces;
     uint32_t publish; /* index, when code is 0 */
     struct tarn_key key;
 };
@@ -83,13 +84,30 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
         withdraw_later(n, p);
 }
 
+/*
+ * A replace may have run without an answer. Then the directory does not name what the key had here before,
+ * and whoever displaces the new copy does not learn of it: it must not be read from the moment on at which
+ * this commit has ended.
+ */
+static void free_older(struct tarn_node *n, const struct tarn_key *key)
+{
+    struct tarn_record record;
+    struct tarn_location old;
+    if (!tarn_store_find(n->store, key, &record, &old))
+        return;
+    tarn_store_remove(n->store, key, TARN_LEFT_UNTOLD);
+    tarn_directory_thread_withdraw(n->directory_thread, key, &old, record.tensor.bytes, NULL);
+}
+
 /* The client was told that nothing was stored. The directory thread still has the request, which is not read.
  */
-static void end_abandoned(struct tarn_node *n, const struct commit_item *item)
+static void end_abandoned(struct tarn_node *n, const struct commit_item *item, bool untried)
 {
     struct tarn_committed c = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, 0);
     if (c.replaced)
         tarn_directory_thread_withdraw(n->directory_thread, &item->key, &c.old, 0, NULL);
+    if (item->replaces && !untried)
+        free_older(n, &item->key);
 }
 
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
@@ -102,6 +120,8 @@ static void answer_again(struct commit *k, const struct commit_item *item, const
     if (p->stored) {
         end_commit(n, item, p, true);
         reply_displaced(n, p, NULL);
+    } else if (item->replaces && p->in_doubt) {
+        free_older(n, &p->key);
     }
     tarn_store_commit_again(n->store, session ? session->id : 0, item->pool, item->slot, item->gen);
     if (out)
@@ -131,6 +151,8 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         return;
     }
     n->stats.commit_failed++;
+    if (item->replaces && p->in_doubt)
+        free_older(n, &p->key);
     /* It may have got through all the same. An abandoned one is looked at when its result is there. */
     if (p->status != TARN_E_EXISTS && !k->pending.abandoned)
         withdraw_later(n, p);
@@ -169,7 +191,7 @@ static void commit_answer(struct tarn_pending *pending, const struct tarn_reason
             continue;
         }
         if (!item->code)
-            end_abandoned(pending->node, item);
+            end_abandoned(pending->node, item, pending->untried);
         if (out)
             tarn_resp_add_error(out, item->code ? item->code : why->code,
                                 item->code ? untried(item->code) : why->text);
@@ -211,6 +233,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
         r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
     tarn_pending_copy_key(&k->pending, &r->publishes[r->n].key);
     item->key = r->publishes[r->n].key;
+    item->replaces = r->publishes[r->n].mode == TARN_PUBLISH_REPLACE;
     item->publish = (uint32_t)r->n++;
 }
 

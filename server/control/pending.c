@@ -87,6 +87,7 @@ static void expire_one(struct tarn_pending *p)
     bool untried = tarn_directory_thread_cancel(p->node->directory_thread, &p->request);
     DL_DELETE(p->node->pending, p);
     p->abandoned = true;
+    p->untried = untried;
     const struct tarn_reason not_tried = {TARN_E_TIMEOUT,
                                           "directory: no answer of Redis in time (not tried yet)"},
                              asked = {TARN_E_TIMEOUT, "directory: no answer of Redis in time (asked)"};

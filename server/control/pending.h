@@ -28,6 +28,7 @@ struct tarn_pending {
     struct tarn_pending *prev, *next;
     uint64_t begun_ns, deadline_ns;
     bool abandoned;
+    bool untried; /* abandoned, and the directory has not been asked */
     /* Puts the store right. Adds the reply if there is a connection. Code 0: the request succeeded. */
     void (*answer)(struct tarn_pending *p, const struct tarn_reason *why);
     void (*late)(struct tarn_pending *p); /* may be NULL */

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 #include "tests/redis_relay.h"
+#include "tests/world.h"
 
 #define HEARTBEAT_MS (300 * harness_slower())
 #define TTL_MS (3 * HEARTBEAT_MS)
@@ -377,6 +378,32 @@ static void release_of_a_copy_being_published_is_busy(void **state)
     ends_freed(w, relay, &k);
 }
 
+/* A replace that the directory may have run without an answer: no record names what the key had on that node
+ * before, so nobody else can have it freed. It goes before the replace has failed. One that the directory was
+ * not asked for changes nothing. */
+static void an_unanswered_replace_leaves_no_older_copy(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay = node1_behind_relay(w);
+    struct tarn_client *c = client_open(w->redis->url, (struct tarn_options){.timeout_ms = 10000});
+    const struct tarn_put_options first = {.size = sizeof(first), .place = "node1"};
+    struct tarn_put_options again = {
+        .size = sizeof(again), .place = "node1", .flags = TARN_PUT_REPLACE, .timeout_ms = 1000};
+    assert_int_equal(client_put(c, "held", 'a', 100, &first), 0);
+    assert_int_equal(client_put(c, "kept", 'a', 100, &first), 0);
+    relay->armed = true;
+    assert_int_not_equal(client_put(c, "held", 'b', 100, &again), 0);
+    assert_false(relay->armed);
+    assert_int_equal(objects(w->other), 1);
+    assert_int_not_equal(client_put(c, "kept", 'b', 100, &again), 0);
+    assert_int_equal(objects(w->other), 1);
+    relay->deliver = true;
+    HARNESS_UNTIL(!directory_has(w->redis, "held"), SOON_MS);
+    tarn_close(c);
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
 static void beats(const struct node_world *w, int n)
 {
     char before[64] = "";
@@ -667,6 +694,7 @@ int main(void)
         TEST(delete_removes_the_copies_of_other_nodes),
         TEST(delete_of_the_only_copy_is_done_at_once),
         TEST(a_refused_delete_leaves_no_void_location),
+        WITH_REDIS(an_unanswered_replace_leaves_no_older_copy),
         WITH_REDIS(release_of_a_copy_being_published_is_busy),
         WITH_REDIS(recheck_keeps_a_copy_that_is_being_published),
         TEST(settled_when_the_holder_has_freed_it),
