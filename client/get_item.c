@@ -24,8 +24,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
 void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
 {
     struct tarn_item *item = &g->items[i];
-    uint64_t bytes = item->layout ? tarn_layout_bytes(item->layout, item->npieces)
-                                  : tarn_pieces_bytes(item->pieces, item->npieces);
+    uint64_t bytes = tarn_item_bytes(item);
 
     item->tensor = *t;
     if (g->flags & TARN_GET_RANGE)

@@ -197,12 +197,9 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     return false;
 }
 
-/* Must pages become pieces for the chosen transport? */
 static bool wants_pieces(const struct tarn_get_job *j)
 {
-    const struct tarn_layout *l = tarn_get_item(j)->layout;
-
-    return l && !j->made && !(l->in_one_list && (j->way.side->ops->caps & TARN_CAP_LAYOUTS));
+    return !j->made && tarn_layout_wants_pieces(tarn_get_item(j)->layout, j->way.side->ops->caps);
 }
 
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool opening, uint64_t now_ns)

@@ -30,8 +30,7 @@ int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces)
         return tarn_fail(TARN_E_INVALID,
                          "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()", i,
                          (unsigned long long)item->offset);
-    uint64_t bytes = item->layout ? tarn_layout_bytes(item->layout, item->npieces)
-                                  : tarn_pieces_bytes(item->pieces, item->npieces);
+    uint64_t bytes = tarn_item_bytes(item);
     if (bytes == item->tensor.bytes)
         return 0;
     return tarn_fail(TARN_E_INVALID,

@@ -222,10 +222,9 @@ static uint64_t most_bytes(struct tarn_put *p, const struct tarn_item *from, uin
     uint32_t gpu;
 
     tarn_seen_clear(&p->seen);
-    if (from->layout)
-        return tarn_layout_bytes(from->layout, from->npieces);
-    p->seen.at_most = room > 0 && tarn_pieces_glance(from->pieces, from->npieces, &p->seen, &gpu);
-    return p->seen.at_most ? room : tarn_pieces_bytes(from->pieces, from->npieces);
+    p->seen.at_most =
+        !from->layout && room > 0 && tarn_pieces_glance(from->pieces, from->npieces, &p->seen, &gpu);
+    return p->seen.at_most ? room : tarn_item_bytes(from);
 }
 
 /* `from`: pieces or pages, checked. */

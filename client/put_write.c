@@ -58,14 +58,6 @@ static bool make_pieces(struct tarn_target *t)
     return true;
 }
 
-/* Must pages become pieces for the chosen transport? */
-static bool wants_pieces(const struct tarn_target *t)
-{
-    const struct tarn_layout *l = t->x.work.layout;
-
-    return l && !(l->in_one_list && (t->way.side->ops->caps & TARN_CAP_LAYOUTS));
-}
-
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
     struct tarn_reason busy;
@@ -75,7 +67,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     for (uint64_t now = tarn_now_ns(); choose(p, t, now, &t->way); now = tarn_now_ns()) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
-        if (wants_pieces(t) && !make_pieces(t))
+        if (tarn_layout_wants_pieces(t->x.work.layout, t->way.side->ops->caps) && !make_pieces(t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
         rc = tarn_flight_post(&p->flight, t->way.side, &t->x, UINT64_MAX);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "transport/pieces.h"
 
 int tarn_layout_check(const char *what, size_t item, const struct tarn_layout *l, const uint32_t *pages,
                       uint32_t n)

@@ -8,6 +8,8 @@
 #include <tarn/layout.h>
 
 #include "transport/cuda/cuda.h"
+#include "transport/pieces.h"
+#include "transport/transport.h"
 
 struct tarn_layout {
     struct tarn_cuda_paged buffer;
@@ -21,6 +23,17 @@ struct tarn_layout {
 static inline uint64_t tarn_layout_bytes(const struct tarn_layout *l, uint32_t n)
 {
     return (uint64_t)n * l->buffer.nbases * l->buffer.page_bytes;
+}
+/* Of an item's pieces or pages; UINT64_MAX when it overflows. */
+static inline uint64_t tarn_item_bytes(const struct tarn_item *item)
+{
+    return item->layout ? tarn_layout_bytes(item->layout, item->npieces)
+                        : tarn_pieces_bytes(item->pieces, item->npieces);
+}
+/* Must its pages become pieces for a transport with these capabilities? NULL: there is no layout. */
+static inline bool tarn_layout_wants_pieces(const struct tarn_layout *l, uint32_t caps)
+{
+    return l && !(l->in_one_list && (caps & TARN_CAP_LAYOUTS));
 }
 /* Has it pages in [addr, addr + bytes), or between its pages there? */
 bool tarn_layout_overlaps(const struct tarn_layout *l, const void *addr, uint64_t bytes);

@@ -31,25 +31,31 @@ struct cut {
     struct tarn_tensor page;
 };
 
-/* A page is an element of the first dimension. Its bytes have no gaps. */
+/* The bytes of the dimensions from `first` on, which must have no gaps. */
+static int dense_bytes(const struct array *a, int first, const char *remedy, Py_ssize_t *bytes)
+{
+    *bytes = tarn_dtype_bytes(a->dtype);
+    for (int d = a->ndim - 1; d >= first; d--) {
+        if (a->shape[d] != 1 && a->strides[d] != *bytes)
+            return raise_why(TARN_E_INVALID, NULL, "Layout: the bytes have gaps in dimension %d: %s", d,
+                             remedy);
+        *bytes *= a->shape[d];
+    }
+    return 0;
+}
+
+/* A page is an element of the first dimension. */
 static int cut_by_dimension(const struct array *a, struct cut *c)
 {
-    Py_ssize_t bytes = tarn_dtype_bytes(a->dtype);
     struct tarn_tensor *t = &c->page;
+    Py_ssize_t bytes;
 
+    if (dense_bytes(a, 1, "give arrays whose pages are contiguous, or a view for each part", &bytes) < 0)
+        return -1;
     *t = (struct tarn_tensor){.dtype = a->dtype, .ndim = (uint32_t)(a->ndim > 0 ? a->ndim - 1 : 0)};
-    for (int d = a->ndim - 1; d > 0; d--) {
-        if (a->shape[d] != 1 && a->strides[d] != bytes)
-            return raise_why(
-                TARN_E_INVALID, NULL,
-                "Layout: the bytes of a page have gaps in dimension %d: give arrays whose pages are "
-                "contiguous, or a view for each part",
-                d);
-        bytes *= a->shape[d];
-        t->shape[d - 1] = (uint64_t)a->shape[d];
-    }
-    t->bytes = (uint64_t)bytes;
-    c->page_bytes = (uint64_t)bytes;
+    for (uint32_t d = 0; d < t->ndim; d++)
+        t->shape[d] = (uint64_t)a->shape[d + 1];
+    t->bytes = c->page_bytes = (uint64_t)bytes;
     c->npages = a->ndim > 0 ? (uint64_t)a->shape[0] : 0;
     if (c->npages > 1 && a->strides[0] < bytes)
         return raise_why(
@@ -63,17 +69,10 @@ static int cut_by_dimension(const struct array *a, struct cut *c)
 /* A contiguous array is cut in pages. */
 static int cut_by_bytes(const struct array *a, uint64_t page_bytes, struct cut *c)
 {
-    Py_ssize_t bytes = tarn_dtype_bytes(a->dtype);
+    Py_ssize_t bytes;
 
-    for (int d = a->ndim - 1; d >= 0; d--) {
-        if (a->shape[d] != 1 && a->strides[d] != bytes)
-            return raise_why(
-                TARN_E_INVALID, NULL,
-                "Layout: page_bytes cuts contiguous arrays, and this has gaps in dimension %d: leave "
-                "page_bytes out, or give a contiguous one",
-                d);
-        bytes *= a->shape[d];
-    }
+    if (dense_bytes(a, 0, "leave page_bytes out, or give a contiguous array", &bytes) < 0)
+        return -1;
     if (page_bytes == 0 || (uint64_t)bytes % page_bytes != 0)
         return raise_why(TARN_E_INVALID, NULL,
                          "Layout: page_bytes=%llu does not divide the %zd bytes of an array",
