@@ -37,7 +37,7 @@ CUDA_ARCH ?= 80 90
 NVCC      := $(or $(NVCC),$(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
 cuda_src_none    := transport/cuda/cuda_none.c
-cuda_src_runtime := transport/cuda/cuda_runtime.c transport/cuda/cuda_queue.c transport/cuda/kernels.cu
+cuda_src_runtime := transport/cuda/cuda_runtime.c transport/cuda/cuda_queue.c transport/cuda/cuda_table.c transport/cuda/kernels.cu transport/cuda/table.cu
 cuda_src_standin := $(wildcard tests/standin/*.c)
 bare_src_runtime := client/bench/bare/bench_bare.cu
 bare_src_other   := client/bench/bare/bench_bare_played.c
@@ -52,7 +52,7 @@ NVCC_FLAGS := -O3 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti
     $(if $(WERROR),-Werror all-warnings) $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 cuda_test_src := tests/gpu/stream.c
-$(B)/transport/cuda/cuda_runtime.o $(B)/transport/cuda/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
+$(B)/transport/cuda/cuda_runtime.o $(B)/transport/cuda/cuda_queue.o $(B)/transport/cuda/cuda_table.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 
 # A plugin for tests finds the stand-in's GPUs by the driver's names.
@@ -69,7 +69,7 @@ MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 option_src := $(wildcard base/option/*.c)
 # The fault injector, which only programs of the tests are linked with.
 faulty_src := $(wildcard transport/faulty/*.c)
-lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c client/window/*.c) transport/cuda/cuda_text.c $(cuda_src) \
+lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c client/gpu/*.c client/window/*.c) transport/cuda/cuda_text.c $(cuda_src) \
               $(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c tcpx/*.c tcpx/plugin/*.c host/*.c))
 node_src   := $(wildcard server/*.c server/*/*.c) $(option_src)
 cli_src    := $(wildcard client/cli/*.c) $(option_src)

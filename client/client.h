@@ -121,6 +121,8 @@ struct tarn_client {
     struct tarn_ops_queue *ops;
     pthread_mutex_t sessions_lock;
     struct tarn_put_session *sessions; /* the open ones */
+    pthread_mutex_t tables_lock;
+    struct tarn_table *tables; /* all hit tables */
     pthread_mutex_t memory_lock;
     struct tarn_mr *memory; /* registered ranges */
     char *listen;           /* where the lender answers; NULL: on this host only */

@@ -8,15 +8,13 @@
  */
 #include <string.h>
 
+#include "base/container.h"
 #include "client/cache.h"
 #include "client/check.h"
 #include "client/client.h"
 #include "client/desc.h"
-#include "client/link.h"
-#include "client/read_lease_ask.h"
+#include "client/direct.h"
 #include "client/resolve.h"
-#include "client/side.h"
-#include "client/way.h"
 
 /* Only transports to GPUs give views of memory that may be a GPU's. */
 static void tell_memory(const struct tarn_open_link *l, struct tarn_view *v)
@@ -29,117 +27,32 @@ static void tell_memory(const struct tarn_open_link *l, struct tarn_view *v)
     v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
 }
 
-/* A view through the side's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the
- * transport is still opening the memory: call again. */
-static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_way *w,
-                   struct tarn_view *v)
-{
-    const struct tarn_loc *l = &d->locs[w->loc];
-    uint32_t stripe = l->slot % TARN_STRIPES, hazard;
-    struct tarn_open_link *open_link = tarn_side_enter(w->side, stripe);
-    int rc = TARN_INPROGRESS;
+struct view_use {
+    struct tarn_direct direct;
+    struct tarn_client *client;
+    struct tarn_view *view;
+};
 
-    if (!open_link)
+static int view_at(struct tarn_direct *d, struct tarn_open_link *l, const struct tarn_desc *desc,
+                   const struct tarn_loc *loc)
+{
+    const struct view_use *u = TARN_CONTAINER_OF(d, struct view_use, direct);
+    struct tarn_view *v = u->view;
+    uint32_t hazard;
+
+    int rc = l->ops->view(l->link, loc->pool, loc->slot, loc->gen, loc->offset, desc->tensor.bytes, &v->addr,
+                          &hazard);
+    if (rc != 0)
         return rc;
-    if (open_link->ops->caps & TARN_CAP_VIEW)
-        rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes,
-                                  &v->addr, &hazard);
-    if (rc == 0) {
-        atomic_fetch_add(&open_link->views, 1);
-        open_link->ops->touch(open_link->link, l->pool, l->slot);
-        v->tensor = d->tensor;
-        tell_memory(open_link, v);
-        memset(v->opaque, 0, sizeof v->opaque);
-        v->opaque[0] = (uint64_t)(uintptr_t)open_link;
-        v->opaque[1] = hazard;
-        tarn_count(c, stripe, TARN_COUNT_GETS, 1);
-    }
-    tarn_side_leave(w->side, stripe);
-    return rc;
-}
-
-/* Makes the side's shared link. BUSY: not in time, but perhaps later. */
-static int connect_side(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
-{
-    struct tarn_open_link *link = NULL;
-    bool fresh;
-
-    if (atomic_load(&s->shared))
-        return 0;
-    int rc = tarn_link_take(s, deadline_ns, UINT64_MAX, cancel, &link, &fresh);
-    if (link)
-        tarn_link_lend(link);
-    return rc;
-}
-
-/* Why transports that serve the pool give no views of it, unless they are only elsewhere. */
-static void note_why(const struct tarn_desc *d, struct tarn_reason *why)
-{
-    for (uint32_t k = 0; k < d->nlocs && why->code == 0; k++) {
-        struct tarn_peer_node *node = d->locs[k].node;
-        if (atomic_load(&node->health) != TARN_GONE && tarn_read_lease_runs(&node->lease, tarn_coarse_ns()) &&
-            tarn_reason_keep(why, tarn_link_unreachable(node, false, 0)) == TARN_E_NOT_REACHABLE)
-            why->code = 0;
-    }
-}
-
-/* May the node be read from? now_ns: coarse. deadline_ns 0: without asking. why: when it refuses. */
-static enum tarn_read_lease_word leased(struct tarn_peer_node *node, uint64_t now_ns, uint64_t deadline_ns,
-                                        struct tarn_cancel *cancel, struct tarn_reason *why)
-{
-    enum tarn_read_lease_word word = TARN_READ_LEASE_RUNS;
-
-    if (tarn_read_lease_read(&node->lease, now_ns))
-        return word;
-    while ((word = tarn_read_lease_word(node)) == TARN_READ_LEASE_ASK && tarn_now_ns() < deadline_ns &&
-           !tarn_canceled(cancel))
-        tarn_read_lease_wait(node->client, deadline_ns, cancel);
-    if (word == TARN_READ_LEASE_REFUSED)
-        tarn_reason_keep(why, tarn_read_lease_refusal(node));
-    else if (word == TARN_READ_LEASE_ASK && deadline_ns != 0)
-        tarn_reason_keep(why, tarn_fail(TARN_E_TIMEOUT, "the deadline has passed before Redis has answered: "
-                                                        "raise timeout_ms"));
-    return word;
-}
-
-/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE, TIMEOUT and DIRECTORY; code 0:
- * there is no more to say. */
-static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
-                    struct tarn_cancel *cancel, struct tarn_view *v, struct tarn_reason *why)
-{
-    struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .view = true};
-    int worst = TARN_E_NOT_REACHABLE;
-    struct tarn_way w;
-
-    why->code = 0;
-    for (uint64_t now = tarn_coarse_ns(); tarn_way_choose(c, &q, now, &w); now = tarn_coarse_ns()) {
-        enum tarn_read_lease_word word = leased(d->locs[w.loc].node, now, deadline_ns, cancel, why);
-        if (word != TARN_READ_LEASE_RUNS) {
-            worst = word == TARN_READ_LEASE_REFUSED ? TARN_E_DIRECTORY
-                    : word == TARN_READ_LEASE_ASK   ? TARN_E_TIMEOUT
-                                                    : worst;
-            q.tried |= tarn_way_bits_to(w.loc);
-            continue;
-        }
-        q.tried |= tarn_way_bit(&w);
-        int rc = deadline_ns != 0 ? connect_side(w.side, deadline_ns, cancel) : 0;
-        if (rc != TARN_E_BUSY)
-            rc = view_at(c, d, &w, v);
-        while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns && !tarn_cancel_ask(cancel))
-            rc = view_at(c, d, &w, v);
-        if (rc == 0)
-            return 0;
-        if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
-            worst = rc;
-            q.tried |= tarn_way_bits_to(w.loc); /* other transports would say the same */
-        } else if (rc != TARN_INPROGRESS) {
-            worst = rc == TARN_E_BUSY ? TARN_E_TIMEOUT : worst;
-            tarn_reason_keep(why, rc);
-        }
-    }
-    if (deadline_ns != 0)
-        note_why(d, why);
-    return worst;
+    atomic_fetch_add(&l->views, 1);
+    l->ops->touch(l->link, loc->pool, loc->slot);
+    v->tensor = desc->tensor;
+    tell_memory(l, v);
+    memset(v->opaque, 0, sizeof v->opaque);
+    v->opaque[0] = (uint64_t)(uintptr_t)l;
+    v->opaque[1] = hazard;
+    tarn_count(u->client, loc->slot % TARN_STRIPES, TARN_COUNT_GETS, 1);
+    return 0;
 }
 
 static int missing(const struct tarn_key *key)
@@ -176,6 +89,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     struct tarn_resolved r;
     struct tarn_desc last = {.nlocs = 0};
+    struct view_use use = {{view_at}, c, v};
     struct tarn_reason why;
     int rc;
 
@@ -185,7 +99,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
             return rc;
         if (r.status != 0)
             return missing(key);
-        rc = view_any(c, &r.desc, deadline_ns, cancel, v, &why);
+        rc = tarn_direct_use(c, &r.desc, deadline_ns, cancel, &use.direct, &why);
         if (rc == 0)
             return 0;
         if (tarn_canceled(cancel))
@@ -203,6 +117,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
 
 int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v)
 {
+    struct view_use use = {{view_at}, c, v};
     struct tarn_desc d;
     struct tarn_reason why;
     int rc = tarn_client_enter(c);
@@ -214,7 +129,7 @@ int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d)) {
-        rc = view_any(c, &d, 0, NULL, v, &why);
+        rc = tarn_direct_use(c, &d, 0, NULL, &use.direct, &why);
         if (rc == 0 || rc == TARN_E_DIRECTORY) /* Redis is away and cannot be asked */
             return rc == 0 ? 0 : explain(key, &d, rc, &why);
     }

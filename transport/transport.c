@@ -88,6 +88,14 @@ void tarn_no_unview(struct tarn_link *l, uint32_t hazard)
     (void)l, (void)hazard;
 }
 
+int tarn_no_address(struct tarn_link *l, int device, const struct tarn_range *r, struct tarn_address *a)
+{
+    (void)r;
+    (void)a;
+    return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: %s: kernels of GPU %d do not reach its pools", l->node,
+                     l->transport, device);
+}
+
 void tarn_no_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
     (void)l, (void)pool, (void)slot;

@@ -197,6 +197,16 @@ struct tarn_work {
     _Alignas(uint64_t) char context[TARN_WORK_CONTEXT];
 };
 
+/* A guarded range of a pool, and where a GPU finds it. */
+struct tarn_range {
+    uint32_t pool, slot;
+    uint64_t gen, offset, bytes;
+};
+struct tarn_address {
+    const uint8_t *at;
+    const uint64_t *gen_at;
+};
+
 /* --- the table ---------------------------------------------------------------------------------- */
 
 struct tarn_transport_ops {
@@ -241,6 +251,9 @@ struct tarn_transport_ops {
     int (*view)(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                 uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
     void (*unview)(struct tarn_link *l, uint32_t hazard);
+    /* Where kernels of `device` find the range and the slot's generation, as long as the link is open. Any
+     * thread; waits for a slice at most. STALE, NOT_REACHABLE; BUSY: still being opened, call again. */
+    int (*address)(struct tarn_link *l, int device, const struct tarn_range *r, struct tarn_address *a);
     /* Completes works in flight with CANCELED. Afterwards nothing touches their memory. */
     void (*close)(struct tarn_link *l);
 };
@@ -283,6 +296,7 @@ int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct 
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
 void tarn_no_unview(struct tarn_link *l, uint32_t hazard);
+int tarn_no_address(struct tarn_link *l, int device, const struct tarn_range *r, struct tarn_address *a);
 void tarn_no_touch(struct tarn_link *l, uint32_t pool, uint32_t slot);
 int tarn_no_progress(struct tarn_link *l);
 int tarn_no_wait_fd(const struct tarn_link *l, short *events);

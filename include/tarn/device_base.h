@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the device headers (device.h, ring.h) are made of: loads, stores and fences that GPUs and CPUs see
+ * What device.h is made of: loads, stores and fences that GPUs and CPUs see
  * from each other, and time.
  *
  * Everything is an inline function, for device code compiled by nvcc and for plain C: a thread of a CPU can
@@ -45,6 +45,17 @@ TARN_DEV uint32_t tarn_dev_load32(const uint32_t *at)
     uint32_t v;
     asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
     return v;
+#else
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+#endif
+}
+
+TARN_DEV uint8_t tarn_dev_load8(const uint8_t *at)
+{
+#ifdef TARN_DEV_GPU
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.u8 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return (uint8_t)v;
 #else
     return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 #endif

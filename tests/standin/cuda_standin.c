@@ -20,9 +20,9 @@
  *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
  *   STANDIN_DELAY_US=     a copy takes place at the earliest this long after it was given (0)
  *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails ("*": every one). "what":
- *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush, export, lost. lost:
- * the n-th copy is accepted, and then this process loses its device STANDIN_VERBOSE=      if set, prints
- * illegal addresses to stderr
+ *                         alloc, open, pin, queue, copy, mark, poll, dmabuf, flush, export, time, gather,
+ * lost. lost: the n-th copy is accepted, and then this process loses its device STANDIN_VERBOSE=      if set,
+ * prints illegal addresses to stderr
  *
  * Events are ints: 0 not passed, 1 passed, negative: the work before the event has failed. streams.c has the
  * application's streams, export.c has exports of memory.
@@ -31,6 +31,7 @@
  * it through /proc, so memory lives as long as any process has it open, and no file is left behind.
  */
 #include "tests/standin/cuda_standin.h"
+#include "tests/standin/fail.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,23 +49,6 @@
 #include "transport/cuda/cuda.h"
 
 enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, STEPS = PIECES + MARKS };
-
-enum event {
-    FAIL_ALLOC,
-    FAIL_OPEN,
-    FAIL_PIN,
-    FAIL_QUEUE,
-    FAIL_COPY,
-    FAIL_MARK,
-    FAIL_POLL,
-    FAIL_LOST,
-    FAIL_DMABUF,
-    FAIL_FLUSH,
-    FAIL_EXPORT,
-    FAIL_N
-};
-static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",    "queue", "copy",  "mark",
-                                                "poll",  "lost", "dmabuf", "flush", "export"};
 
 struct handle {
     char magic[8];
@@ -94,11 +78,6 @@ struct device {
     bool lost;
 };
 
-/* The call number `at` fails; 0: none, UINT64_MAX: all. */
-struct trigger {
-    uint64_t at, count;
-};
-
 static struct {
     pthread_mutex_t lock;
     pthread_once_t once;
@@ -106,8 +85,8 @@ static struct {
     struct device devices[DEVICES_MAX];
     bool peers;
     uint64_t bytes, delay_ns;
-    struct trigger triggers[FAIL_N];
     struct memory *memories;
+    int players; /* threads that play kernels */
 } standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- settings ----------------------------------------------------------------------------------- */
@@ -117,20 +96,6 @@ static uint64_t setting(const char *name, uint64_t otherwise)
     const char *text = getenv(name);
     uint64_t value;
     return text && tarn_size_parse(text, &value) == 0 ? value : otherwise;
-}
-
-static void parse_fail(const char *text)
-{
-    memset(standin.triggers, 0, sizeof(standin.triggers));
-    while (text && *text) {
-        for (int i = 0; i < FAIL_N; i++) {
-            size_t n = strlen(event_names[i]);
-            if (strncmp(text, event_names[i], n) == 0 && text[n] == ':')
-                standin.triggers[i].at = text[n + 1] == '*' ? UINT64_MAX : strtoull(text + n + 1, NULL, 10);
-        }
-        text = strchr(text, ',');
-        text += text != NULL;
-    }
 }
 
 static void read_settings(void)
@@ -151,7 +116,7 @@ static void read_settings(void)
     standin.peers = setting("STANDIN_PEERS", 1);
     standin.bytes = setting("STANDIN_BYTES", 1ull << 30);
     standin.delay_ns = setting("STANDIN_DELAY_US", 0) * 1000;
-    parse_fail(getenv("STANDIN_FAIL"));
+    tarn_standin_triggers(getenv("STANDIN_FAIL"));
 }
 
 static void enter(void)
@@ -169,7 +134,7 @@ static int leave(int rc)
 void tarn_standin_fail(const char *what)
 {
     enter();
-    parse_fail(what);
+    tarn_standin_triggers(what);
     for (int i = 0; !what && i < standin.ndevices; i++)
         standin.devices[i].lost = false;
     leave(0);
@@ -182,12 +147,6 @@ void tarn_standin_delay(uint64_t us)
     leave(0);
 }
 
-static bool due_to_fail(enum event e)
-{
-    struct trigger *t = &standin.triggers[e];
-    return t->at == UINT64_MAX || ++t->count == t->at;
-}
-
 static int lost(int device)
 {
     return tarn_fail(
@@ -198,24 +157,25 @@ static int lost(int device)
 }
 
 /* Every call with a device begins with this check. */
-static int check(int device, enum event e)
+static int check(int device, enum tarn_standin_event e)
 {
     if (device < 0 || device >= standin.ndevices)
         return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: invalid device ordinal", device);
     if (standin.devices[device].lost)
         return lost(device);
-    if (e < FAIL_N && due_to_fail(e))
-        return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: %s was told to fail", device, event_names[e]);
+    if (e < FAIL_N && tarn_standin_due(e))
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: %s was told to fail", device,
+                         tarn_standin_event_names[e]);
     return 0;
 }
 
 int tarn_standin_check(int device, const char *what)
 {
     int e = 0;
-    while (e < FAIL_N && strcmp(event_names[e], what) != 0)
+    while (e < FAIL_N && strcmp(tarn_standin_event_names[e], what) != 0)
         e++;
     enter();
-    return leave(check(device, (enum event)e));
+    return leave(check(device, (enum tarn_standin_event)e));
 }
 
 /* --- devices ------------------------------------------------------------------------------------ */
@@ -334,10 +294,15 @@ static void memory_drop(struct memory *m)
     free(m);
 }
 
+static int access_now(void)
+{
+    return standin.players ? PROT_READ | PROT_WRITE : PROT_NONE;
+}
+
 /* Maps both views of the descriptor. The caller sets m->bytes. Adds the memory to the list. */
 static struct memory *memory_map(struct memory *m, int fd)
 {
-    void *view = mmap(NULL, m->bytes, PROT_NONE, MAP_SHARED, fd, 0);
+    void *view = mmap(NULL, m->bytes, access_now(), MAP_SHARED, fd, 0);
     void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     m->kind = TARN_CUDA_DEVICE;
     m->begin = (uintptr_t)view;
@@ -352,6 +317,16 @@ static struct memory *memory_map(struct memory *m, int fd)
         munmap(real, m->bytes);
     tarn_fail(TARN_E_NO_MEMORY, "stand-in: mmap of %llu bytes: %m", (unsigned long long)m->bytes);
     return NULL;
+}
+
+void tarn_standin_players(int more)
+{
+    enter();
+    standin.players += more;
+    for (const struct memory *m = standin.memories; m; m = m->next)
+        if (m->kind == TARN_CUDA_DEVICE)
+            mprotect((void *)m->begin, m->bytes, access_now());
+    leave(0);
 }
 
 static int no_room(int device, uint64_t bytes, uint64_t unused)
@@ -731,7 +706,7 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     int rc = check(q->device, FAIL_COPY);
     if (!rc && q->pieces + n > PIECES)
         rc = advance(q, false);
-    bool loses = !rc && n && due_to_fail(FAIL_LOST);
+    bool loses = !rc && n && tarn_standin_due(FAIL_LOST);
     for (; !rc && *taken < n && q->pieces < PIECES; (*taken)++, q->pieces++)
         give(q, (struct step){.what = STEP_COPY, .piece = pieces[*taken], .loses = loses});
     return leave(rc);
@@ -769,7 +744,7 @@ int tarn_cuda_start_pages(struct tarn_cuda_queue *q, const struct tarn_cuda_page
     const struct tarn_cuda_pages *entries = (const struct tarn_cuda_pages *)q->list;
     enter();
     int rc = check(q->device, FAIL_COPY);
-    bool loses = !rc && n && due_to_fail(FAIL_LOST);
+    bool loses = !rc && n && tarn_standin_due(FAIL_LOST);
     for (size_t i = 0; !rc && i < n; i++, q->pieces++)
         give(q,
              (struct step){STEP_PAGES, .buffer = *buffer, .pages = entries[i], .put = put, .loses = loses});

@@ -19,6 +19,8 @@ void tarn_standin_delay(uint64_t us) __attribute__((weak));
 /* Makes slow calls wait until the function returns true: starting the driver, opening handles and queues,
  * registering, enabling peer access. NULL: they do not wait. */
 void tarn_standin_block(bool (*until)(void *arg), void *arg) __attribute__((weak));
+/* Runs a kernel in the calling thread. Meanwhile all threads can access memory of devices. */
+void tarn_standin_play(void (*kernel)(void *arg), void *arg) __attribute__((weak));
 /* The host address of memory that the device reaches. NULL: the device cannot reach it. */
 uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes) __attribute__((weak));
 /* Content of a descriptor of tarn_cuda_dmabuf: the exported range. */
@@ -39,6 +41,8 @@ void tarn_standin_mark_drop(struct tarn_standin_mark *m) __attribute__((weak));
 
 /* Inside the stand-in: 0, or the failure of this call (as in STANDIN_FAIL) on the device. */
 int tarn_standin_check(int device, const char *what);
+/* Inside the stand-in: so many more threads play kernels. */
+void tarn_standin_players(int more);
 /* Inside the stand-in: called at the begin of a slow call. */
 void tarn_standin_wait(void);
 

@@ -153,6 +153,25 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
  * was polled. */
 void *tarn_cuda_mark_event(struct tarn_cuda_queue *q);
 
+/* --- hit tables (include/tarn/device.h) --------------------------------------------------------- */
+
+/* From now on CUDA calls of this thread do not disturb other threads' captures of graphs. */
+void tarn_cuda_relax(void);
+/* Has the device store its tarn_dev_now() to pinned memory some time later. Does not wait. */
+int tarn_cuda_time(int device, uint64_t *at);
+
+struct tarn_dev_table;
+struct tarn_cuda_rows {
+    const uint32_t *rows;
+    uint32_t n; /* at least 1 */
+    void *to;
+    uint64_t stride;
+    int32_t *status;
+};
+/* Launches tarn_dev_get() on a stream (cudaStream_t) of the device, with memory that it reaches. */
+int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struct tarn_cuda_rows *r,
+                     void *stream);
+
 /* --- events and streams of the application ------------------------------------------------------ */
 
 /* Has everything recorded before the event (cudaEvent_t) ended? AGAIN: not yet. UNAVAILABLE: it failed.

@@ -46,50 +46,13 @@
 #include "transport/answer.h"
 #include "transport/cuda/cuda_text.h"
 #include "transport/cuda_ipc/cuda_ipc_lane.h"
+#include "transport/cuda_ipc/cuda_ipc_link.h"
 #include "transport/cuda_ipc/cuda_ipc_pool.h"
 #include "transport/seen.h"
 
-#define POOLS_MAX 64
 #define SPIN_NS (3 * TARN_NS_PER_MS)
 #define POLITE_NS (100 * 1000)
 #define NAP_NS (20 * 1000)
-
-/* A lender's. pool: its allocation; NULL: not learnt. */
-struct window {
-    struct tarn_ipc_pool *pool;
-    uint64_t offset, bytes;
-};
-
-/* An allocation that no window of the link is in any more. */
-struct left {
-    struct left *next;
-    struct tarn_ipc_pool *pool;
-};
-
-struct tarn_ipc_link {
-    struct tarn_link link;
-    struct tarn_ipc_local *local;
-    struct tarn_reason broken; /* the error after which it takes no more works; code 0: none */
-    uint64_t tick_base_ns, epoch;
-    struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
-    struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
-    struct tarn_ipc_opening *opening; /* what the last refused work needs; NULL: nothing */
-    struct tarn_share_hazards hazards;
-    struct tarn_share_notices notices;
-    struct window windows[TARN_WINDOWS_MAX];
-    struct left *left;
-    struct { /* the last work straight to or from GPU memory; the next one is mostly similar */
-        const struct tarn_ipc_pool *pool; /* NULL: none so far */
-        uint32_t gpu;
-        int device;
-        uint8_t *base;
-    } last;
-};
-
-static struct tarn_ipc_link *own(const struct tarn_link *l)
-{
-    return TARN_CONTAINER_OF(l, struct tarn_ipc_link, link);
-}
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
@@ -106,7 +69,7 @@ static bool parse_handle(struct tarn_answer *a, struct tarn_ipc_offer *of)
 static bool parse_pool(struct tarn_answer *a, struct tarn_ipc_offer *of)
 {
     size_t n;
-    of->index = (uint32_t)tarn_answer_number(a, 10, POOLS_MAX - 1);
+    of->index = (uint32_t)tarn_answer_number(a, 10, TARN_IPC_POOLS - 1);
     of->bytes = tarn_answer_number(a, 10, SIZE_MAX / 2);
     of->nslots = (uint32_t)tarn_answer_number(a, 10, UINT32_MAX);
     const char *word = tarn_answer_word(a, &n);
@@ -139,7 +102,8 @@ static int take_pools(struct tarn_ipc_link *l, const struct tarn_peer *peer)
     int rc = tarn_answer_begin(&a, &l->link, peer->text);
     if (rc)
         return rc;
-    uint64_t epoch = tarn_answer_number(&a, 16, UINT64_MAX), npools = tarn_answer_number(&a, 10, POOLS_MAX);
+    uint64_t epoch = tarn_answer_number(&a, 16, UINT64_MAX),
+             npools = tarn_answer_number(&a, 10, TARN_IPC_POOLS);
     if (a.failed)
         return tarn_answer_malformed(&a);
     l->epoch = epoch;
@@ -153,7 +117,7 @@ static int take_pools(struct tarn_ipc_link *l, const struct tarn_peer *peer)
 /* Gives back what replaced windows have left. Nothing is under way. */
 static void give_left(struct tarn_ipc_link *l)
 {
-    struct left *left;
+    struct tarn_ipc_left *left;
     if (l->left)
         l->last.pool = NULL;
     while ((left = l->left) != NULL) {
@@ -172,14 +136,14 @@ static void link_free(struct tarn_ipc_link *l)
     for (int i = 0; i < TARN_WINDOWS_MAX; i++)
         if (l->windows[i].pool)
             tarn_ipc_pool_give(l->local, l->windows[i].pool);
-    for (int i = 0; i < POOLS_MAX; i++)
+    for (int i = 0; i < TARN_IPC_POOLS; i++)
         if (l->pools[i])
             tarn_ipc_pool_give(l->local, l->pools[i]);
     free(l);
 }
 
 /* See cuda_ipc_node.c. The files: gen; for writing the ring of notifications and its bell, too. */
-static int take_window(struct tarn_ipc_link *l, const struct tarn_peer *peer, struct window *w,
+static int take_window(struct tarn_ipc_link *l, const struct tarn_peer *peer, struct tarn_ipc_window *w,
                        uint32_t *index_p)
 {
     struct tarn_ipc_offer of = {.kind = TARN_POOL_GPU, .writable = true};
@@ -209,9 +173,9 @@ static int take_window(struct tarn_ipc_link *l, const struct tarn_peer *peer, st
 
 static int cuda_learn(struct tarn_link *link, const struct tarn_peer *peer)
 {
-    struct tarn_ipc_link *l = own(link);
-    struct left *left = malloc(sizeof(*left));
-    struct window w = {.pool = NULL};
+    struct tarn_ipc_link *l = tarn_ipc_link(link);
+    struct tarn_ipc_left *left = malloc(sizeof(*left));
+    struct tarn_ipc_window w = {.pool = NULL};
     uint32_t index;
     if (!left)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", l->link.node);
@@ -219,7 +183,7 @@ static int cuda_learn(struct tarn_link *link, const struct tarn_peer *peer)
     if (rc || !l->windows[index].pool) {
         free(left);
     } else {
-        *left = (struct left){l->left, l->windows[index].pool};
+        *left = (struct tarn_ipc_left){l->left, l->windows[index].pool};
         l->left = left;
     }
     if (!rc)
@@ -267,7 +231,7 @@ static int start_driver(struct tarn_ipc_link *l, uint64_t deadline_ns)
 static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
 {
     const struct tarn_ipc_local *local = tarn_ipc_local(peer->local);
-    struct tarn_ipc_link *l = *l_p ? own(*l_p) : NULL;
+    struct tarn_ipc_link *l = *l_p ? tarn_ipc_link(*l_p) : NULL;
     *l_p = NULL;
     if (atomic_load(&local->lost)) {
         if (l)
@@ -287,14 +251,6 @@ static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
 }
 
 /* --- works -------------------------------------------------------------------------------------- */
-
-/* The pool, if slot and range lie in it; else NULL. */
-static struct tarn_ipc_pool *pool_at(const struct tarn_ipc_link *l, uint32_t pool, uint32_t slot,
-                                     uint64_t offset, uint64_t bytes)
-{
-    struct tarn_ipc_pool *p = pool < POOLS_MAX ? l->pools[pool] : NULL;
-    return p && tarn_share_has(&p->share, slot, offset, bytes) ? p : NULL;
-}
 
 static bool has_gen(const struct tarn_ipc_pool *p, const struct tarn_work *w)
 {
@@ -480,7 +436,7 @@ static int queue_work(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct t
 }
 
 /* A work without bytes: looks at the lease, and tells. */
-static int tell_only(struct tarn_ipc_link *l, const struct window *window, struct tarn_work *w)
+static int tell_only(struct tarn_ipc_link *l, const struct tarn_ipc_window *window, struct tarn_work *w)
 {
     uint32_t mark;
     int rc =
@@ -494,7 +450,7 @@ static int tell_only(struct tarn_ipc_link *l, const struct window *window, struc
 
 static int post_leased(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
 {
-    const struct window *window = w->pool < TARN_WINDOWS_MAX ? &l->windows[w->pool] : NULL;
+    const struct tarn_ipc_window *window = w->pool < TARN_WINDOWS_MAX ? &l->windows[w->pool] : NULL;
     int rc;
     if (!window || !window->pool || w->slot >= window->pool->share.nslots ||
         w->lease->runs.end > window->bytes || !tarn_gen_readable(w->gen))
@@ -513,7 +469,7 @@ static int post(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
         return tarn_fail(l->broken.code, "node %s: cuda_ipc: the link is broken", l->link.node);
     if (w->lease)
         return post_leased(l, w, put);
-    struct tarn_ipc_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
+    struct tarn_ipc_pool *p = tarn_ipc_link_pool(l, w->pool, w->slot, w->offset, w->bytes);
     if (!p || tarn_gen_readable(w->gen) == put || !has_gen(p, w)) {
         w->status = tarn_link_stale(&l->link, w->pool, w->slot);
         return 0;
@@ -528,7 +484,7 @@ static int post(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
 
 static int cuda_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return post(own(l), w, false);
+    return post(tarn_ipc_link(l), w, false);
 }
 
 static int cuda_put(struct tarn_link *l, struct tarn_work *w)
@@ -536,57 +492,14 @@ static int cuda_put(struct tarn_link *l, struct tarn_work *w)
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: attached for reading: attach with write",
                          l->node);
-    return post(own(l), w, true);
+    return post(tarn_ipc_link(l), w, true);
 }
 
 static void cuda_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
-    const struct tarn_ipc_pool *p = pool_at(own(l), pool, slot, 0, 0);
+    const struct tarn_ipc_pool *p = tarn_ipc_link_pool(tarn_ipc_link(l), pool, slot, 0, 0);
     if (p)
-        tarn_share_touch(&p->share.touch[slot], own(l)->tick_base_ns);
-}
-
-/* --- views -------------------------------------------------------------------------------------- */
-
-static void cuda_unview(struct tarn_link *l, uint32_t hazard)
-{
-    tarn_share_hazard_drop(&own(l)->hazards, hazard);
-}
-
-/* Any thread may call this, so it does not use the link's own opening. */
-static int view_base(const struct tarn_ipc_link *l, struct tarn_ipc_pool *p, uint8_t **base_p)
-{
-    const struct tarn_ipc_want arena = {TARN_IPC_ARENA, p, p->device};
-    struct tarn_ipc_opening *o = NULL;
-    *base_p = p->device < 0 ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
-    if (*base_p)
-        return 0;
-    int rc = tarn_ipc_ask(l->local, &arena, &o);
-    if (!rc)
-        rc = tarn_ipc_opened(l->local, o, tarn_deadline(TARN_WAIT_SLICE_MS));
-    tarn_ipc_leave(l->local, o);
-    if (rc == TARN_E_AGAIN)
-        return tarn_fail(TARN_E_BUSY, "node %s: cuda_ipc: pool %u is still being opened: raise timeout_ms",
-                         l->link.node, p->of.index);
-    *base_p = rc ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
-    return rc;
-}
-
-/* A pool's memory for its own device, or for the CPU. Unlike the rest, views may be used by any thread. */
-static int cuda_view(struct tarn_link *link, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
-                     uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
-{
-    struct tarn_ipc_link *l = own(link);
-    struct tarn_ipc_pool *p = pool_at(l, pool, slot, offset, bytes);
-    if (!p || !tarn_gen_readable(gen))
-        return tarn_link_stale(link, pool, slot);
-    uint8_t *base = p->share.arena.addr;
-    int rc = base ? 0 : view_base(l, p, &base);
-    if (!rc)
-        rc = tarn_share_hazard_claim(link, &l->hazards, &p->share, pool, slot, gen, hazard_p);
-    if (!rc)
-        *addr_p = base + offset;
-    return rc;
+        tarn_share_touch(&p->share.touch[slot], tarn_ipc_link(l)->tick_base_ns);
 }
 
 /* --- progress ----------------------------------------------------------------------------------- */
@@ -635,7 +548,7 @@ static bool is_busy(const struct tarn_ipc_link *l)
 /* What a GPU or the worker is doing counts as progress, however long it takes. */
 static int cuda_progress(struct tarn_link *link)
 {
-    struct tarn_ipc_link *l = own(link);
+    struct tarn_ipc_link *l = tarn_ipc_link(link);
     int rc = l->broken.code ? l->broken.code : advance(l);
     if (l->left && !is_busy(l))
         give_left(l);
@@ -648,7 +561,7 @@ static int cuda_progress(struct tarn_link *link)
  */
 static int cuda_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
-    struct tarn_ipc_link *l = own(link);
+    struct tarn_ipc_link *l = tarn_ipc_link(link);
     uint64_t begun = tarn_now_ns(), now = begun, until = tarn_slice_end(deadline_ns);
     const struct timespec nap = {0, NAP_NS};
     if (l->broken.code)
@@ -672,8 +585,8 @@ static int cuda_wait(struct tarn_link *link, uint64_t deadline_ns)
 
 static void cuda_close(struct tarn_link *l)
 {
-    end_lanes(own(l), TARN_E_CANCELED);
-    link_free(own(l));
+    end_lanes(tarn_ipc_link(l), TARN_E_CANCELED);
+    link_free(tarn_ipc_link(l));
 }
 
 const struct tarn_transport_ops tarn_cuda_ipc_ops = {
@@ -693,7 +606,8 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .wait_fd = tarn_no_wait_fd,
     .wait = cuda_wait,
     .touch = cuda_touch,
-    .view = cuda_view,
-    .unview = cuda_unview,
+    .view = tarn_ipc_view,
+    .unview = tarn_ipc_unview,
+    .address = tarn_ipc_address,
     .close = cuda_close,
 };

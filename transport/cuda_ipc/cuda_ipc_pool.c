@@ -45,6 +45,8 @@ static void pool_free(struct tarn_ipc_pool *p)
             tarn_cuda_close(d, p->opened[d]);
     if (p->pinned)
         tarn_cuda_unpin(p->share.arena.addr);
+    if (p->gen_pinned)
+        tarn_cuda_unpin(p->share.gen_map.addr);
     tarn_share_pool_unmap(&p->share);
     free(p);
 }
@@ -75,7 +77,7 @@ static int pool_new(const struct tarn_link *l, const struct tarn_ipc_offer *of, 
 
 static bool is_in_cuda(const struct tarn_ipc_pool *p)
 {
-    bool is = p->pinned;
+    bool is = p->pinned || p->gen_pinned;
     for (int d = 0; d < TARN_IPC_DEVICES; d++)
         is |= p->opened[d] != NULL;
     return is;
@@ -166,6 +168,14 @@ uint8_t *tarn_ipc_pool_base(struct tarn_ipc_local *local, struct tarn_ipc_pool *
     p->fresh &= !base;
     pthread_mutex_unlock(&local->lock);
     return base;
+}
+
+const uint64_t *tarn_ipc_pool_gen(struct tarn_ipc_local *local, struct tarn_ipc_pool *p)
+{
+    pthread_mutex_lock(&local->lock);
+    const void *gen = p->gen_pinned ? p->share.gen_map.addr : NULL;
+    pthread_mutex_unlock(&local->lock);
+    return gen;
 }
 
 static void *spare_take(struct tarn_ipc_local *local, void **spare)
@@ -343,6 +353,17 @@ static int open_arena(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int
     return rc;
 }
 
+static int pin_gen(struct tarn_ipc_local *local, struct tarn_ipc_pool *p)
+{
+    if (p->gen_pinned)
+        return 0;
+    int rc = tarn_cuda_pin(p->share.gen_map.addr, p->share.gen_map.bytes, false);
+    pthread_mutex_lock(&local->lock);
+    p->gen_pinned = rc == 0;
+    pthread_mutex_unlock(&local->lock);
+    return rc;
+}
+
 static int open_it(struct tarn_ipc_task *t)
 {
     struct tarn_ipc_opening *o = TARN_CONTAINER_OF(t, struct tarn_ipc_opening, task);
@@ -358,6 +379,8 @@ static int open_it(struct tarn_ipc_task *t)
         return open_ring(o->local);
     case TARN_IPC_ARENA:
         return open_arena(o->local, want->pool, want->device);
+    case TARN_IPC_GEN:
+        return pin_gen(o->local, want->pool);
     case TARN_IPC_END:
         pool_free(want->pool);
     }

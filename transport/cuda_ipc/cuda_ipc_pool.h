@@ -43,7 +43,7 @@ struct tarn_ipc_pool {
     struct tarn_share_pool share;
     uint32_t users; /* links and tasks of the worker */
     int device;     /* GPU: this process's ordinal of its device; -1: not visible */
-    bool pinned;
+    bool pinned, gen_pinned;
     bool is_own;                                         /* memory of this process, at its own address */
     void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena's address for each device */
     bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices cannot access each other */
@@ -80,6 +80,8 @@ void tarn_ipc_pool_give(struct tarn_ipc_local *local, struct tarn_ipc_pool *p);
 int tarn_ipc_pool_is_far(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device, bool *far_p);
 /* The arena's address for `device`. NULL: ask for TARN_IPC_ARENA. */
 uint8_t *tarn_ipc_pool_base(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device);
+/* The generations, which all devices can read there. NULL: ask for TARN_IPC_GEN. */
+const uint64_t *tarn_ipc_pool_gen(struct tarn_ipc_local *local, struct tarn_ipc_pool *p);
 /* Take an unused queue, or ring of pinned memory. NULL: ask for TARN_IPC_QUEUE or TARN_IPC_PINNED. */
 struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_ipc_local *local, int device);
 uint8_t *tarn_ipc_ring_take(struct tarn_ipc_local *local);
@@ -96,6 +98,7 @@ enum tarn_ipc_what {
     TARN_IPC_PINNED, /* a ring of pinned memory */
     /* Carried out even if nobody waits for it any more: */
     TARN_IPC_ARENA, /* of a pool, for a device */
+    TARN_IPC_GEN,   /* of a pool: its generations */
     TARN_IPC_END,   /* of a pool that nobody uses: frees it */
 };
 

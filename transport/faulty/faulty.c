@@ -303,6 +303,15 @@ static int faulty_view(struct tarn_link *link, uint32_t pool, uint32_t slot, uin
     return l->rule->of->view(l->real, pool, slot, gen, offset, bytes, addr_p, hazard_p);
 }
 
+static int faulty_address(struct tarn_link *link, int device, const struct tarn_range *r,
+                          struct tarn_address *a)
+{
+    const struct faulty_link *l = own(link);
+    if (happens(l->faulty, l->rule->stale))
+        return tarn_fail(TARN_E_STALE, "%s: injected fault: stale", l->rule->of->name);
+    return l->rule->of->address(l->real, device, r, a);
+}
+
 static void faulty_unview(struct tarn_link *l, uint32_t hazard)
 {
     own(l)->rule->of->unview(own(l)->real, hazard);
@@ -452,6 +461,7 @@ static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, 
     rule->table.touch = faulty_touch;
     rule->table.view = faulty_view;
     rule->table.unview = faulty_unview;
+    rule->table.address = faulty_address;
     rule->table.close = faulty_close;
     *rule_p = rule;
     return 0;

@@ -616,5 +616,6 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .touch = rdma_touch,
     .view = tarn_no_view,
     .unview = tarn_no_unview,
+    .address = tarn_no_address,
     .close = rdma_close,
 };

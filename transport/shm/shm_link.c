@@ -409,5 +409,6 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .touch = shm_touch,
     .view = shm_view,
     .unview = shm_unview,
+    .address = tarn_no_address,
     .close = shm_close,
 };

@@ -389,5 +389,6 @@ const struct tarn_transport_ops tarn_tcp_ops = {
     .touch = tarn_no_touch,
     .view = tarn_no_view,
     .unview = tarn_no_unview,
+    .address = tarn_no_address,
     .close = tcp_close,
 };

@@ -526,5 +526,6 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .touch = tarn_no_touch,
     .view = tarn_no_view,
     .unview = tarn_no_unview,
+    .address = tarn_no_address,
     .close = tcpx_close,
 };

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A STAND-IN for kernels that use hit tables: threads of the CPU play them. A gather takes place at once, on
+ * any stream. It tests logic and proves nothing about GPUs.
+ */
+#include <tarn/device.h>
+
+#include "tests/standin/cuda_standin.h"
+#include "transport/cuda/cuda.h"
+
+void tarn_cuda_relax(void)
+{
+}
+
+int tarn_cuda_time(int device, uint64_t *at)
+{
+    int rc = tarn_standin_check(device, "time");
+    if (!rc)
+        tarn_dev_store64(at, tarn_dev_now());
+    return rc;
+}
+
+void tarn_standin_play(void (*kernel)(void *arg), void *arg)
+{
+    tarn_standin_players(1);
+    kernel(arg);
+    tarn_standin_players(-1);
+}
+
+struct launch {
+    const struct tarn_dev_table *table;
+    const struct tarn_cuda_rows *rows;
+};
+
+static void gather(void *arg)
+{
+    const struct launch *l = arg;
+    const struct tarn_cuda_rows *r = l->rows;
+    tarn_dev_get(l->table, r->rows, r->n, r->to, r->stride, r->status);
+}
+
+int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struct tarn_cuda_rows *r,
+                     void *stream)
+{
+    struct launch l = {table, r};
+    (void)stream;
+    int rc = tarn_standin_check(device, "gather");
+    if (!rc)
+        tarn_standin_play(gather, &l);
+    return rc;
+}
