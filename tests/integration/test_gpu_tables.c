@@ -11,7 +11,9 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include <tarn/table.h>
@@ -369,6 +371,8 @@ static void a_removed_object(void **state)
     HARNESS_UNTIL(ends_with(s, 4096, TARN_E_NOT_FOUND), LATER_MS);
 }
 
+/* The table's thread looks for the page's object, since a kernel has found it stale; meanwhile the page
+ * becomes another object's. */
 static void a_page_that_is_set_anew(void **state)
 {
     need(state);
@@ -376,10 +380,20 @@ static void a_page_that_is_set_anew(void **state)
     char is;
     assert_int_equal(client_put(s->client, "a", 'a', 4096, NULL), 0);
     assert_int_equal(client_put(s->client, "b", 'b', 4096, NULL), 0);
-    for (int i = 0; i < 20; i++) {
-        assert_int_equal(set_one(s, i % 2 ? "a" : "b"), 0);
-        assert_int_equal(gather_one(s, 4096, &is), 0);
-        assert_int_equal(is, i % 2 ? 'a' : 'b');
+    for (int i = 0; i < 150; i++) {
+        const char *key = i % 2 ? "a" : "b", *other = i % 2 ? "b" : "a";
+        assert_int_equal(client_put(s->client, other, *other, 4096, &replacing), 0);
+        gather_one(s, 4096, &is); /* stale */
+        harness_pause();
+        assert_int_equal(set_one(s, key), 0);
+        for (int again = 0; again < 4; again++) {
+            int status = gather_one(s, 4096, &is);
+            if (status == 0)
+                assert_int_equal(is, *key);
+            else
+                assert_int_equal(status, TARN_E_STALE); /* the lease lapses now and then */
+            harness_pause();
+        }
     }
     assert_int_equal(tarn_table_set(s->table, 0, NULL, 1, NULL, 0, NULL), 0);
     assert_true(ends_with(s, 4096, TARN_E_NOT_FOUND));
@@ -402,6 +416,89 @@ static void use_is_told(void **state)
     }
     assert_int_equal(gather_one(s, 256 << 10, &is), 0);
     assert_int_equal(client_read(s->client, "other0", 256 << 10, 0, &is), TARN_E_NOT_FOUND);
+}
+
+/* --- while writers change everything ------------------------------------------------------------ */
+
+enum { KEYS = 24, BYTES = 3000, STORM_MS = 3000 };
+
+/* A writer's objects have one 32-bit number in all words, which grows. */
+struct storm {
+    struct scene *scene;
+    _Atomic uint32_t least[KEYS], most[KEYS]; /* what a get that begins now may find */
+    _Atomic bool stop;
+    unsigned changes;
+};
+
+static void *storm_main(void *arg)
+{
+    struct storm *st = arg;
+    struct tarn_client *c = world_client(st->scene->w, "shm,tcp");
+    unsigned x = st->scene->seed ^ 0x5bd1e995;
+    uint32_t words[BYTES / 4];
+    while (!st->stop) {
+        char name[16];
+        x = x * 1664525 + 1013904223;
+        uint32_t k = (x >> 8) % KEYS, v = atomic_fetch_add(&st->most[k], 1) + 1;
+        snprintf(name, sizeof(name), "object%u", k);
+        const struct tarn_key key = key_of(name);
+        for (size_t i = 0; i < BYTES / 4; i++)
+            words[i] = v;
+        struct tarn_piece piece = {.addr = words, .bytes = BYTES};
+        struct tarn_item item = {.key = key, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
+        if (x >> 28 == 0 ? tarn_remove(c, &key, 1, NULL, 0) : tarn_put(c, &item, 1, &replacing))
+            continue; /* nothing is promised then */
+        st->least[k] = x >> 28 == 0 ? v + 1 : v;
+        st->changes++;
+    }
+    tarn_close(c);
+    return NULL;
+}
+
+static void rows_while_writers_replace(void **state)
+{
+    need(state);
+    struct scene *s = *state;
+    struct storm st = {.scene = s};
+    uint32_t rows[ROWS], least[ROWS], row_bytes = 100 * 4, per_page = BYTES / row_bytes;
+    unsigned good = 0, stale = 0;
+    pthread_t writer;
+    struct tarn_gather g = gather_of(s, ROWS, row_bytes);
+    put_objects(s, KEYS, BYTES, "node0/cpu0");
+    for (uint32_t k = 0; k < KEYS; k++) {
+        char name[16];
+        uint32_t zeros[BYTES / 4] = {0};
+        struct tarn_piece piece = {.addr = zeros, .bytes = BYTES};
+        snprintf(name, sizeof(name), "object%u", k);
+        struct tarn_item item = {
+            .key = key_of(name), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
+        assert_int_equal(tarn_put(s->client, &item, 1, &replacing), 0);
+    }
+    g.rows_per_page = per_page;
+    assert_int_equal(pthread_create(&writer, NULL, storm_main, &st), 0);
+    for (uint64_t end = harness_now_ms() + STORM_MS; harness_now_ms() < end;) {
+        for (uint32_t i = 0; i < ROWS; i++) {
+            rows[i] = random_to(s, KEYS * per_page);
+            least[i] = st.least[rows[i] / per_page];
+        }
+        gather(s, rows, &g);
+        for (uint32_t i = 0; i < ROWS; i++) {
+            const uint32_t *words = (const uint32_t *)(const void *)(s->bytes + i * (size_t)row_bytes);
+            good += s->got[i] == 0;
+            stale += s->got[i] == TARN_E_STALE;
+            for (uint32_t j = 1; s->got[i] == 0 && j < row_bytes / 4; j++)
+                if (words[j] != words[0])
+                    fail_msg("row %u: word %u is of version %u, the first of %u", rows[i], j, words[j],
+                             words[0]);
+            if (s->got[i] == 0 && (words[0] < least[i] || words[0] > st.most[rows[i] / per_page]))
+                fail_msg("row %u: is of version %u: version %u had been put when the get began", rows[i],
+                         words[0], least[i]);
+        }
+    }
+    st.stop = true;
+    pthread_join(writer, NULL);
+    print_message("%u rows read, %u stale, %u changes\n", good, stale, st.changes);
+    assert_true(good > 1000 && stale > 0 && st.changes > 20);
 }
 
 /* --- nodes that fail ---------------------------------------------------------------------------- */
@@ -565,6 +662,7 @@ int main(int argc, char **argv)
         WITH(start, a_removed_object),
         WITH(start, a_page_that_is_set_anew),
         WITH(start_small, use_is_told),
+        WITH(start, rows_while_writers_replace),
         WITH(start_two, another_copy_after_a_node_was_killed),
         WITH(start_two, a_paused_node_is_not_read_when_a_put_has_replaced),
         WITH(start, wrong_tables),
