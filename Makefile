@@ -69,7 +69,7 @@ MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 option_src := $(wildcard base/option/*.c)
 # The fault injector, which only programs of the tests are linked with.
 faulty_src := $(wildcard transport/faulty/*.c)
-lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c client/window/*.c) transport/cuda/cuda_text.c $(cuda_src) \
+lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c client/gpu/*.c client/window/*.c) transport/cuda/cuda_text.c $(cuda_src) \
               $(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c tcpx/*.c tcpx/plugin/*.c host/*.c))
 node_src   := $(wildcard server/*.c server/*/*.c) $(option_src)
 cli_src    := $(wildcard client/cli/*.c) $(option_src)
