@@ -101,10 +101,9 @@ TARN_DEV void tarn_dev_ring_close(struct tarn_ring_producer *p)
 
 /* --- waits -------------------------------------------------------------------------------------- */
 
-/* A wait, from its first failed poll on. */
+/* A wait. Its time counts from its first look at the clock, so that what comes soon costs none. */
 struct tarn_ring_patience {
-    uint64_t start, timeout_ns;
-    uint32_t polls;
+    uint64_t timeout_ns, start, polls;
 };
 
 /* 0: poll again. */
@@ -118,13 +117,16 @@ TARN_DEV int tarn_dev_ring_over(const struct tarn_ring *ring, struct tarn_ring_p
 #ifndef TARN_DEV_GPU
     sched_yield();
 #endif
-    return tarn_dev_now() - w->start >= w->timeout_ns ? TARN_E_TIMEOUT : 0;
+    uint64_t now = tarn_dev_now();
+    if (w->polls == TARN_RING_POLLS)
+        w->start = now;
+    return now - w->start >= w->timeout_ns ? TARN_E_TIMEOUT : 0;
 }
 
 /* Waits until the first `count` commands have completed. */
 TARN_DEV int tarn_dev_ring_wait_done(struct tarn_ring_producer *p, uint64_t count, uint64_t timeout_ns)
 {
-    struct tarn_ring_patience w = {tarn_dev_now(), timeout_ns, 0};
+    struct tarn_ring_patience w = {timeout_ns, 0, 0};
     int rc = 0;
 
     while (p->done < count && rc == 0) {
@@ -148,14 +150,15 @@ TARN_DEV int tarn_dev_ring_wait_all(struct tarn_ring_producer *p, uint64_t timeo
 }
 
 /*
- * Waits for one command's status, 0 or a TARN_E_*, which is kept until number + size is pushed. INVALID: it
- * was pushed, or `number` never was. Fails as tarn_dev_ring_wait_all() does, and wants the same fence.
+ * Waits for one command's status, 0 or a TARN_E_*. The ring keeps it until number + size is pushed. INVALID:
+ * that was pushed already, or `number` never was. Fails as tarn_dev_ring_wait_all() does, and wants the same
+ * fence. Several threads of the block may wait at once, while none pushes.
  */
 TARN_DEV int tarn_dev_ring_wait(const struct tarn_ring_producer *p, uint64_t number, uint64_t timeout_ns,
                                 int *status)
 {
     const uint64_t *at = &p->ring.statuses[number & (p->ring.size - 1)];
-    struct tarn_ring_patience w = {tarn_dev_now(), timeout_ns, 0};
+    struct tarn_ring_patience w = {timeout_ns, 0, 0};
 
     if (number >= p->tail || p->tail - number > p->ring.size)
         return TARN_E_INVALID;
