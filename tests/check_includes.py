@@ -41,6 +41,7 @@ LAYERS = {
         "transport/tcpx/plugin", "transport/host", "server/store", "server/directory", "server/control",
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
+    "client/gpu": ["include/tarn", "base", "transport/cuda"],
     "client/window": [
         "include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/host", "client",
     ],
@@ -49,8 +50,8 @@ LAYERS = {
         "transport/tcpx", "transport/tcpx/plugin",
     ],
     "client/bench": [
-        "include/tarn", "base", "base/option", "base/resp", "client", "server/store", "transport/cuda",
-        "transport/rdma",
+        "include/tarn", "base", "base/option", "base/resp", "client", "client/gpu", "server/store",
+        "transport/cuda", "transport/rdma",
     ],
     "client/bench/bare": ["base", "client/bench", "transport/cuda"],
     "client/python/src/ext": ["include/tarn"],

@@ -37,7 +37,7 @@ static const struct tarn_option options[] = {
 
 static const struct tarn_program program = {
     .name = "tarn-bench",
-    .arguments = "[all | shm | tcp | peer | lookup | alloc | idle | rdma | rails | gpu]",
+    .arguments = "[all | shm | tcp | peer | lookup | alloc | idle | rdma | rails | gpu | ring]",
     .brief = "benchmark of tarn",
     .description =
         "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
@@ -50,7 +50,8 @@ static const struct tarn_program program = {
         "GPUs.\n\n"
         "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
         "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
-        "on the first GPU, and between it and the second; its rows take less than half of --seconds.\n\n"
+        "on the first GPU, and between it and the second; its rows take less than half of --seconds. Nor is "
+        "ring: the command ring, by which kernels ask the CPU, beside a bare one.\n\n"
         "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
         "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
         "status 0: all "
@@ -59,6 +60,8 @@ static const struct tarn_program program = {
     .options = options,
     .noptions = sizeof options / sizeof options[0],
 };
+
+#define GROUP_NAMES "all, shm, tcp, peer, lookup, alloc, idle, rdma, rails, gpu or ring"
 
 static const struct {
     const char *name;
@@ -69,7 +72,7 @@ static const struct {
     {"peer", bench_group_peer, false},   {"lookup", bench_group_lookup, false},
     {"alloc", bench_group_alloc, false}, {"idle", bench_group_idle, false},
     {"rdma", bench_group_rdma, true},    {"rails", bench_group_rails, true},
-    {"gpu", bench_group_gpu, true},
+    {"gpu", bench_group_gpu, true},      {"ring", bench_group_ring, true},
 };
 
 /* Runs a group in its own environment. */
@@ -112,10 +115,7 @@ static int run(const struct config *c, const char *name)
         rc = code ? code : rc;
     }
     if (!known) {
-        fprintf(stderr,
-                "tarn-bench: no group \"%s\": give all, shm, tcp, peer, lookup, alloc, idle, rdma, rails or "
-                "gpu\n",
-                name);
+        fprintf(stderr, "tarn-bench: no group \"%s\": give " GROUP_NAMES "\n", name);
         return 2;
     }
     printf("\n%s: results in %s/", rc || failed ? "not everything could be measured" : "done", c->json_dir);
@@ -139,8 +139,7 @@ int main(int argc, char **argv)
         tarn_options_help(&program, &help);
         status = help.failed || fputs(help.data, stdout) < 0;
     } else if (parsed.nargs > 1) {
-        fprintf(stderr, "tarn-bench: one group at a time: give all, shm, tcp, peer, lookup, alloc, idle, "
-                        "rdma, rails or gpu\n");
+        fprintf(stderr, "tarn-bench: one group at a time: give " GROUP_NAMES "\n");
     } else {
         status = run(&c, parsed.nargs ? parsed.args[0] : "all");
     }

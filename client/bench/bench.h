@@ -18,9 +18,10 @@
  *   bench_verbs.c  RDMA devices               bench_perftest.c   ib_read_bw, ib_write_bw, ib_read_lat
  *   bench_bare.h   the bare CUDA calls        bench_gpu_memory.c loads in GPU memory
  *   bench_gpu_copy.c   contestants that make these calls
+ *   bench_ring.h       producers of command rings, which run on a GPU
  *   bench_peer.h       the two processes of `tarn-bench peer`
  *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
- *   bench_lookup.c, bench_alloc.c, bench_idle.c   the groups
+ *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_ring.c   the groups
  */
 #ifndef TARN_CLIENT_BENCH_H
 #define TARN_CLIENT_BENCH_H
@@ -417,6 +418,7 @@ int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
 int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
 int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
+int bench_group_ring(struct bench_env *e, struct bench_report *rep);
 int bench_group_peer(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);

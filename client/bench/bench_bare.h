@@ -47,6 +47,8 @@ struct bench_bare;
 int bench_bare_open(int device, struct bench_bare **b_p);
 /* NULL is allowed. */
 void bench_bare_close(struct bench_bare *b);
+/* Its cudaStream_t, or NULL if it is played. */
+void *bench_bare_stream(struct bench_bare *b);
 /* True for bench_bare_played.c: its figures mean nothing. */
 bool bench_bare_played(void);
 /* The versions of driver and runtime. */
@@ -54,6 +56,8 @@ void bench_bare_describe(char *text, size_t text_bytes);
 
 /* Copies data to new device memory. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p);
+/* Copies it back. */
+int bench_bare_fetch(struct bench_bare *b, const void *at, size_t bytes, void *data);
 void bench_bare_drop(struct bench_bare *b, void *at);
 
 /* --- copies ------------------------------------------------------------------------------------- */

@@ -16,6 +16,10 @@
 #ifndef TARN_ERROR_H
 #define TARN_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum tarn_error_class {
     TARN_CLASS_NONE,
     TARN_CLASS_MISS,
@@ -79,5 +83,8 @@ enum tarn_error_class tarn_error_class(int code);
 const char *tarn_last_error(void);
 
 #pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

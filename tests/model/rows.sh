@@ -134,3 +134,19 @@ correct quick session "connections break in any order"
 broken quick session "links of any term write" -DANY_TERM
 broken quick session "a term does not end" -DTERM_STAYS
 broken quick session "reservations are freed before links are cut off" -DFREED_BEFORE_CUT_OFF
+
+correct quick ring "six commands, two slots"
+correct quick ring "an abort at any time" -DABORT
+correct full ring "ten commands, two slots" -DCOMMANDS=10
+
+broken quick ring "a slot is reused at once" -DREUSE_AT_ONCE
+broken quick ring "the first half has no stamp" -DFIRST_HALF_UNSTAMPED
+broken quick ring "the second half has no stamp" -DSECOND_HALF_UNSTAMPED
+broken quick ring "stamps repeat with the ring" -DSTAMPS_REPEAT
+broken quick ring "the count has what completed out of order" -DDONE_COUNTS_ANY
+broken quick ring "a status without a stamp" -DSTATUS_UNSTAMPED
+broken quick ring "a status without a stamp, published after the count" -DSTATUS_UNSTAMPED -DSTATUS_AFTER_DONE
+broken quick ring "a status is read after its slot was reused" -DSTATUS_AFTER_REUSE
+broken quick ring "the status is published before the bytes" -DSTATUS_BEFORE_DATA
+broken quick ring "no fence before the bytes are read" -DNO_FENCE_BEFORE_DATA
+broken quick ring "a wait does not see the abort" -DABORT -DABORT_UNSEEN

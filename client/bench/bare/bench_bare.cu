@@ -89,6 +89,12 @@ void bench_bare_close(struct bench_bare *b)
     free(b);
 }
 
+void *bench_bare_stream(struct bench_bare *b)
+{
+    cudaSetDevice(b->device);
+    return b->stream;
+}
+
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p)
 {
     void *at = NULL;
@@ -103,6 +109,12 @@ int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void
     else
         *at_p = at;
     return rc;
+}
+
+int bench_bare_fetch(struct bench_bare *b, const void *at, size_t bytes, void *data)
+{
+    cudaSetDevice(b->device);
+    return wait_for(b, cudaMemcpyAsync(data, at, bytes, cudaMemcpyDefault, b->stream), "cudaMemcpyAsync");
 }
 
 void bench_bare_drop(struct bench_bare *b, void *at)

@@ -68,6 +68,12 @@ void bench_bare_close(struct bench_bare *b)
     free(b);
 }
 
+void *bench_bare_stream(struct bench_bare *b)
+{
+    (void)b;
+    return NULL;
+}
+
 /* Host memory is enough: its readers run on the host. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p)
 {
@@ -75,6 +81,13 @@ int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void
     if (!(*at_p = malloc(bytes)))
         return tarn_fail(TARN_E_NO_MEMORY, "bare calls: out of memory");
     memcpy(*at_p, data, bytes);
+    return 0;
+}
+
+int bench_bare_fetch(struct bench_bare *b, const void *at, size_t bytes, void *data)
+{
+    (void)b;
+    memcpy(data, at, bytes);
     return 0;
 }
 
