@@ -37,7 +37,7 @@ static const struct tarn_option options[] = {
 
 static const struct tarn_program program = {
     .name = "tarn-bench",
-    .arguments = "[all | shm | tcp | peer | lookup | alloc | idle | rdma | rails | gpu | ring]",
+    .arguments = "[all | shm | tcp | peer | lookup | alloc | idle | rdma | rails | gpu | rows | ring]",
     .brief = "benchmark of tarn",
     .description =
         "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
@@ -50,8 +50,9 @@ static const struct tarn_program program = {
         "GPUs.\n\n"
         "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
         "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
-        "on the first GPU, and between it and the second; its rows take less than half of --seconds. Nor is "
-        "ring: the command ring, by which kernels ask the CPU, beside a bare one.\n\n"
+        "on the first GPU, and between it and the second; its rows take less than half of --seconds. Nor are "
+        "rows: kernels that read objects by themselves, and ring: the command ring, by which kernels ask the "
+        "CPU, beside a bare one.\n\n"
         "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
         "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
         "status 0: all "
@@ -61,7 +62,7 @@ static const struct tarn_program program = {
     .noptions = sizeof options / sizeof options[0],
 };
 
-#define GROUP_NAMES "all, shm, tcp, peer, lookup, alloc, idle, rdma, rails, gpu or ring"
+#define GROUP_NAMES "all, shm, tcp, peer, lookup, alloc, idle, rdma, rails, gpu, rows or ring"
 
 static const struct {
     const char *name;
@@ -72,7 +73,8 @@ static const struct {
     {"peer", bench_group_peer, false},   {"lookup", bench_group_lookup, false},
     {"alloc", bench_group_alloc, false}, {"idle", bench_group_idle, false},
     {"rdma", bench_group_rdma, true},    {"rails", bench_group_rails, true},
-    {"gpu", bench_group_gpu, true},      {"ring", bench_group_ring, true},
+    {"gpu", bench_group_gpu, true},      {"rows", bench_group_rows, true},
+    {"ring", bench_group_ring, true},
 };
 
 /* Runs a group in its own environment. */

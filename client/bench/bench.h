@@ -21,7 +21,7 @@
  *   bench_ring.h       producers of command rings, which run on a GPU
  *   bench_peer.h       the two processes of `tarn-bench peer`
  *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
- *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_ring.c   the groups
+ *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_rows.c, bench_ring.c   the groups
  */
 #ifndef TARN_CLIENT_BENCH_H
 #define TARN_CLIENT_BENCH_H
@@ -418,6 +418,7 @@ int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
 int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
 int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
+int bench_group_rows(struct bench_env *e, struct bench_report *rep);
 int bench_group_ring(struct bench_env *e, struct bench_report *rep);
 int bench_group_peer(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);

@@ -16,6 +16,7 @@
 #include "transport/cuda/cuda.h"
 
 #define STAGE (1u << 20)
+#define PAGE 4096
 #define WAIT_MS 20000
 
 struct bench_bare {
@@ -74,13 +75,21 @@ void *bench_bare_stream(struct bench_bare *b)
     return NULL;
 }
 
-/* Host memory is enough: its readers run on the host. */
+/* Pinned host memory, behind a page that has its size. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p)
 {
+    uint64_t all = PAGE + bytes;
+    char *memory;
+    int rc = bench_map(all, false, &memory);
+
     (void)b;
-    if (!(*at_p = malloc(bytes)))
-        return tarn_fail(TARN_E_NO_MEMORY, "bare calls: out of memory");
-    memcpy(*at_p, data, bytes);
+    if (rc == 0 && (rc = tarn_cuda_pin(memory, all, true)) != 0)
+        munmap(memory, all);
+    if (rc != 0)
+        return rc;
+    memcpy(memory, &all, sizeof all);
+    memcpy(memory + PAGE, data, bytes);
+    *at_p = memory + PAGE;
     return 0;
 }
 
@@ -93,8 +102,13 @@ int bench_bare_fetch(struct bench_bare *b, const void *at, size_t bytes, void *d
 
 void bench_bare_drop(struct bench_bare *b, void *at)
 {
+    char *memory = (char *)at - PAGE;
+    uint64_t all;
+
     (void)b;
-    free(at);
+    memcpy(&all, memory, sizeof all);
+    tarn_cuda_unpin(memory);
+    munmap(memory, all);
 }
 
 /* --- copies ------------------------------------------------------------------------------------- */
