@@ -2,8 +2,8 @@
 /*
  * What `tarn-bench ring` runs on a GPU: producers of command rings, tarn's (tarn/ring.h) and bare ones. A
  * bare ring is the least that does the same: commands of two stamped halves in pinned memory, and a counter
- * by which the CPU says how many it has seen. It checks nothing, and has no status, no abort and no order but
- * one.
+ * by which the CPU says how many it has seen. It checks nothing, answers in order, and has no status and no
+ * abort.
  *
  * Each producer is a block of one thread with a ring of its own. The build links one of these:
  *

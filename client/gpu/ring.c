@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "base/container.h"
 #include "base/error.h"
 #include "transport/cuda/cuda.h"
 
@@ -19,12 +18,13 @@ struct shared {
 };
 
 struct tarn_ring_consumer {
-    struct tarn_ring shared;
+    struct tarn_ring shared; /* as producers see it */
+    struct shared *memory;
     uint64_t head;         /* number of the next command */
     uint64_t done;         /* as published */
     uint32_t under_way;    /* of those in [done, head) */
     uint32_t rows, ranges; /* limits of indexes */
-    size_t bytes;          /* of the shared memory */
+    size_t bytes;          /* of memory */
     bool pinned;
     uint64_t completed[]; /* a bit for each slot: completed, and not yet counted by done */
 };
@@ -59,8 +59,9 @@ static int map_shared(struct tarn_ring_consumer *r, uint32_t size)
     struct shared *s =
         mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (s == MAP_FAILED)
-        return tarn_fail(TARN_E_NO_MEMORY, "ring of %u commands: %zu bytes of shared memory: %m", size,
-                         r->bytes);
+        return tarn_fail(TARN_E_NO_MEMORY, "ring of %u commands: %zu bytes of shared memory: %m: free some",
+                         size, r->bytes);
+    r->memory = s;
     r->shared = (struct tarn_ring){.slots = s->slots,
                                    .statuses = (uint64_t *)(void *)(s->slots + 2 * size),
                                    .done = &s->done,
@@ -68,11 +69,6 @@ static int map_shared(struct tarn_ring_consumer *r, uint32_t size)
                                    .tail = &s->tail,
                                    .size = size};
     return 0;
-}
-
-static struct shared *shared_of(const struct tarn_ring_consumer *r)
-{
-    return TARN_CONTAINER_OF(r->shared.done, struct shared, done);
 }
 
 int tarn_ring_new(const struct tarn_ring_options *o, struct tarn_ring_consumer **r_p)
@@ -83,14 +79,14 @@ int tarn_ring_new(const struct tarn_ring_options *o, struct tarn_ring_consumer *
     size_t words = (o->size + 63) / 64;
     struct tarn_ring_consumer *r = calloc(1, sizeof *r + words * sizeof r->completed[0]);
     if (!r)
-        return tarn_fail(TARN_E_NO_MEMORY, "ring of %u commands: out of memory", o->size);
+        return tarn_fail(TARN_E_NO_MEMORY, "ring of %u commands: out of memory: free some", o->size);
     r->rows = o->rows;
     r->ranges = o->ranges;
     int rc = map_shared(r, o->size);
     if (rc != 0)
         goto free_consumer;
     if (o->pinned)
-        rc = tarn_cuda_pin(shared_of(r), r->bytes, true);
+        rc = tarn_cuda_pin(r->memory, r->bytes, true);
     if (rc != 0)
         goto unmap;
     r->pinned = o->pinned;
@@ -98,7 +94,7 @@ int tarn_ring_new(const struct tarn_ring_options *o, struct tarn_ring_consumer *
     return 0;
 
 unmap:
-    munmap(shared_of(r), r->bytes);
+    munmap(r->memory, r->bytes);
 free_consumer:
     free(r);
     return rc;
@@ -109,8 +105,8 @@ void tarn_ring_free(struct tarn_ring_consumer *r)
     if (!r)
         return;
     if (r->pinned)
-        tarn_cuda_unpin(shared_of(r));
-    munmap(shared_of(r), r->bytes);
+        tarn_cuda_unpin(r->memory);
+    munmap(r->memory, r->bytes);
     free(r);
 }
 
@@ -125,7 +121,7 @@ const struct tarn_ring *tarn_ring_shared(const struct tarn_ring_consumer *r)
 static void end_ring(struct tarn_ring_consumer *r, int code)
 {
     uint32_t works = 0;
-    __atomic_compare_exchange_n(r->shared.state, &works, (uint32_t)code, false, __ATOMIC_RELEASE,
+    __atomic_compare_exchange_n(&r->memory->state, &works, (uint32_t)code, false, __ATOMIC_RELEASE,
                                 __ATOMIC_RELAXED);
 }
 
@@ -136,7 +132,7 @@ void tarn_ring_abort(struct tarn_ring_consumer *r)
 
 static int check_state(const struct tarn_ring_consumer *r)
 {
-    int state = (int)tarn_dev_load32(r->shared.state);
+    int state = (int)tarn_dev_load32(&r->memory->state);
     if (state == 0)
         return 0;
     return tarn_fail(state, "ring: %s: make another",
@@ -270,7 +266,7 @@ static void count(struct tarn_ring_consumer *r)
         r->done++;
     }
     if (r->done != before)
-        tarn_dev_store64(r->shared.done, r->done);
+        tarn_dev_store64(&r->memory->done, r->done);
 }
 
 int tarn_ring_complete(struct tarn_ring_consumer *r, uint64_t number, int status)

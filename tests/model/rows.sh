@@ -137,6 +137,7 @@ broken quick session "reservations are freed before links are cut off" -DFREED_B
 
 correct quick ring "six commands, two slots"
 correct quick ring "an abort at any time" -DABORT
+correct quick ring "a status is published after the count" -DSTATUS_AFTER_DONE
 correct full ring "ten commands, two slots" -DCOMMANDS=10
 
 broken quick ring "a slot is reused at once" -DREUSE_AT_ONCE

@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "client/gpu/ring.h"
-#include "tests/harness.h"
 #include "transport/cuda/cuda.h"
 
 enum { ROWS = 100, RANGES = 7 };
@@ -210,16 +209,22 @@ static const char *consume(struct tarn_ring_consumer *r, struct under_way *u, ui
     return NULL;
 }
 
-static void run_many(uint32_t size, uint64_t many, uint64_t kernels)
+static uint64_t seed_of_test(void)
 {
     const char *text = tarn_env_raw("RING_SEED");
     uint64_t seed = text ? strtoull(text, NULL, 0) : tarn_now_ns() | 1;
+    print_message("RING_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}
+
+static void run_many(uint32_t size, uint64_t many, uint64_t kernels)
+{
+    uint64_t seed = seed_of_test();
     struct tarn_ring_consumer *r = ring_of(size);
     uint64_t *brought = calloc(size, sizeof *brought);
     struct under_way u = {.number = calloc(size, sizeof *u.number)};
     struct play g = {.ring = *tarn_ring_shared(r), .brought = brought, .many = many, .kernels = kernels};
     pthread_t gpu;
-    print_message("size %u, RING_SEED=%llu\n", size, (unsigned long long)seed);
     assert_int_equal(pthread_create(&gpu, NULL, play_gpu, &g), 0);
     const char *wrong = consume(r, &u, many, brought, &seed);
     if (wrong)
@@ -413,6 +418,46 @@ static void what_does_not_fit_is_not_pushed(void **state)
     assert_int_equal(tarn_dev_ring_push(&p, &c, LONG_NS, &number), TARN_E_INVALID);
     assert_int_equal(number, 77);
     assert_nothing_to_take(r);
+    tarn_ring_free(r);
+}
+
+static bool valid(const struct tarn_ring_command *c)
+{
+    bool moves = c->op == TARN_RING_GET || c->op == TARN_RING_WRITE;
+    uint32_t limit = c->op == TARN_RING_WRITE ? RANGES : c->op == TARN_RING_QUIET ? 1 : ROWS;
+    return c->op >= TARN_RING_GET && c->op <= TARN_RING_QUIET && c->index < limit &&
+           (moves ? c->bytes > 0 && c->address > 0 && c->address + c->bytes >= c->address
+                  : !c->bytes && !c->address && !c->offset) &&
+           (c->notify == 0 || c->op == TARN_RING_WRITE);
+}
+
+/* What a kernel may write by mistake, with stamps that are right: each is a command or fails alone. */
+static void random_commands_are_valid_or_refused(void **state)
+{
+    (void)state;
+    uint64_t seed = seed_of_test(), taken = 0, many = 200000;
+    struct tarn_ring_consumer *r = ring_of(8);
+    struct tarn_ring_producer p = open_ring(r);
+    for (uint64_t n = 0; n < many; n++) {
+        /* few bits, so that some are valid */
+        struct tarn_ring_command c, in = {.op = (uint32_t)(random_of(&seed) % 8)};
+        uint64_t x = random_of(&seed), number = UINT64_MAX;
+        in.bytes = x & 1 ? (uint32_t)(random_of(&seed) % TARN_RING_BYTES_MAX) : 0;
+        in.address = x & 2 ? random_of(&seed) | random_of(&seed) : 0;
+        in.index = x & 4 ? (uint32_t)random_of(&seed) % (2 * ROWS) : 0;
+        in.offset = x & 8 ? (uint32_t)random_of(&seed) : 0;
+        in.notify = x & 16 ? (uint32_t)random_of(&seed) : 0;
+        push(&p, &in);
+        int rc = tarn_ring_take(r, &c, &number);
+        assert_int_equal(rc, valid(&in) ? 0 : TARN_E_INVALID);
+        if (rc == 0) {
+            assert_true(number == n && same(&c, &in));
+            assert_int_equal(tarn_ring_complete(r, n, 0), 0);
+            taken++;
+        }
+        assert_status(&p, n, rc);
+    }
+    assert_in_range(taken, many / 100, many / 2);
     tarn_ring_free(r);
 }
 
@@ -673,6 +718,7 @@ int main(void)
         TEST(stamps_are_never_zero_nor_those_of_the_lap_before),
         TEST(wrong_commands_fail_alone),
         TEST(unknown_opcodes_fail_alone),
+        TEST(random_commands_are_valid_or_refused),
         TEST(what_does_not_fit_is_not_pushed),
         TEST(a_foreign_stamp_breaks_the_ring),
         TEST(what_comes_without_room_waits),
