@@ -93,8 +93,8 @@ bool tarn_directory_answers(const struct tarn_directory *d);
 uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
-/* How often commands that write were sent so far, answered or not. */
-uint64_t tarn_directory_writes(const struct tarn_directory *d);
+/* How often commands that write were sent so far without getting all answers. */
+uint64_t tarn_directory_unanswered(const struct tarn_directory *d);
 
 /* --- names of leases ---------------------------------------------------------------------------- */
 

@@ -332,7 +332,6 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX];
     unsigned nkills = p->writes ? take_doubtful(d, doubtful) : 0;
     int rc = p->writes ? append_preface(c, doubtful, nkills) : 0;
-    d->writes += p->writes;
     for (size_t i = 0; i < p->n && !rc; i++)
         rc = p->append(p->arg, i, c->resp);
     if (!rc && p->writes)
@@ -347,8 +346,10 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
         if (!*result)
             *result = p->reply(p->arg, *replies, reply);
     }
-    if (rc && p->writes)
+    if (rc && p->writes) {
         tarn_redis_doubt(d, c);
+        d->unanswered++;
+    }
     d->answers = !rc;
     return rc;
 }
@@ -461,7 +462,7 @@ uint64_t tarn_directory_round_trips(const struct tarn_directory *d)
     return d->round_trips;
 }
 
-uint64_t tarn_directory_writes(const struct tarn_directory *d)
+uint64_t tarn_directory_unanswered(const struct tarn_directory *d)
 {
-    return d->writes;
+    return d->unanswered;
 }

@@ -71,7 +71,7 @@ struct tarn_directory {
     char ns[TARN_NS_MAX + 1];
     char prefix[TARN_REDIS_PREFIX + 1], channel[TARN_REDIS_PREFIX + 8]; /* of keys; of events */
     _Atomic uint64_t round_trips;
-    _Atomic uint64_t writes;
+    _Atomic uint64_t unanswered;
     _Atomic uint64_t rtt_ns; /* of the last login */
     _Atomic bool answers;    /* the last pipeline got its replies */
 

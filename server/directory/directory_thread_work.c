@@ -48,11 +48,11 @@ int withdraw_items(struct tarn_directory_thread *dt, struct tarn_withdraw *w, si
 static int call_publish(struct tarn_directory_thread *dt, struct tarn_publish *items, size_t n,
                         struct tarn_reason *why)
 {
-    uint64_t writes = tarn_directory_writes(dt->o.directory);
+    uint64_t unanswered = tarn_directory_unanswered(dt->o.directory);
     int rc = account(dt, tarn_directory_publish(dt->o.directory, items, n, call_deadline(dt)));
-    bool sent = tarn_directory_writes(dt->o.directory) != writes;
-    for (size_t i = 0; rc && sent && i < n; i++)
-        items[i].in_doubt = true;
+    bool in_doubt = tarn_directory_unanswered(dt->o.directory) != unanswered;
+    for (size_t i = 0; i < n; i++)
+        items[i].in_doubt |= in_doubt;
     if (rc) {
         pthread_mutex_lock(&dt->lock);
         dt->doubts |= dt->stats.silent;

@@ -340,8 +340,9 @@ static void commit_held(struct node_world *w, struct redis_relay *relay, struct 
     HARNESS_UNTIL(!relay->armed, SOON_MS);
 }
 
-/* node1 waits for Redis for as long as a test may hold a commit. */
-static struct redis_relay *node1_behind_relay(struct node_world *w)
+#define AS_LONG_AS_HELD "60000" /* node1 waits for Redis for as long as a test may hold a commit */
+
+static struct redis_relay *node1_behind_relay(struct node_world *w, const char *redis_timeout_ms)
 {
     struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:held");
     struct harness_redis through = *w->redis;
@@ -349,7 +350,7 @@ static struct redis_relay *node1_behind_relay(struct node_world *w)
     w->node = start_node(w, "node0", w->redis, "600");
     w->c = node_connect(w->node->control);
     w->other = harness_node_start(w->h, "node1", &through, "--pool", "cpu0:bytes=16M", "--heartbeat-ms",
-                                  "300", "--redis-timeout-ms", "60000", NULL);
+                                  "300", "--redis-timeout-ms", redis_timeout_ms, NULL);
     w->other_c = node_connect(w->other->control);
     return relay;
 }
@@ -368,7 +369,7 @@ static void ends_freed(struct node_world *w, struct redis_relay *relay, struct c
 static void release_of_a_copy_being_published_is_busy(void **state)
 {
     struct node_world *w = *state;
-    struct redis_relay *relay = node1_behind_relay(w);
+    struct redis_relay *relay = node1_behind_relay(w, AS_LONG_AS_HELD);
     struct committing k = {0};
     struct node_client c = node_connect(w->other->control);
     char gen[20];
@@ -384,7 +385,7 @@ static void release_of_a_copy_being_published_is_busy(void **state)
 static void an_unanswered_replace_leaves_no_older_copy(void **state)
 {
     struct node_world *w = *state;
-    struct redis_relay *relay = node1_behind_relay(w);
+    struct redis_relay *relay = node1_behind_relay(w, AS_LONG_AS_HELD);
     struct tarn_client *c = client_open(w->redis->url, (struct tarn_options){.timeout_ms = 10000});
     const struct tarn_put_options first = {.size = sizeof(first), .place = "node1"};
     struct tarn_put_options again = {
@@ -404,6 +405,22 @@ static void an_unanswered_replace_leaves_no_older_copy(void **state)
     harness_passed(w->h);
 }
 
+/* The same, when the node gives Redis up before its client gives up. */
+static void a_replace_that_redis_does_not_answer_leaves_no_older_copy(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay = node1_behind_relay(w, "1000");
+    assert_string_equal(node_put(&w->other_c, "absent", "held", 100), "");
+    assert_int_equal(objects(w->other), 1);
+    relay->armed = true;
+    assert_prefix(node_put(&w->other_c, "replace", "held", 100), "TIMEOUT");
+    assert_int_equal(objects(w->other), 0);
+    relay->deliver = true;
+    HARNESS_UNTIL(!directory_has(w->redis, "held"), SOON_MS);
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
 static void beats(const struct node_world *w, int n)
 {
     char before[64] = "";
@@ -419,10 +436,26 @@ static void beats(const struct node_world *w, int n)
     }
 }
 
+/* A replace that Redis has refused has changed nothing. */
+static void a_refused_replace_leaves_the_older_copy(void **state)
+{
+    struct node_world *w = *state;
+    char place[64];
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    snprintf(place, sizeof(place), "%s", directory_field(w->redis, "k", "@node1/cpu0"));
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "min-replicas-to-write", "1", NULL));
+    assert_prefix(node_put(&w->other_c, "replace", "k", 1000), "DIRECTORY");
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "min-replicas-to-write", "0", NULL));
+    beats(w, 3);
+    assert_int_equal(objects(w->other), 1);
+    assert_string_equal(directory_field(w->redis, "k", "@node1/cpu0"), place);
+    harness_passed(w->h);
+}
+
 static void recheck_keeps_a_copy_that_is_being_published(void **state)
 {
     struct node_world *w = *state;
-    struct redis_relay *relay = node1_behind_relay(w);
+    struct redis_relay *relay = node1_behind_relay(w, AS_LONG_AS_HELD);
     struct committing k = {0};
     char gen[20], member[64];
     commit_held(w, relay, &k, gen);
@@ -695,6 +728,8 @@ int main(void)
         TEST(delete_of_the_only_copy_is_done_at_once),
         TEST(a_refused_delete_leaves_no_void_location),
         WITH_REDIS(an_unanswered_replace_leaves_no_older_copy),
+        WITH_REDIS(a_replace_that_redis_does_not_answer_leaves_no_older_copy),
+        TEST(a_refused_replace_leaves_the_older_copy),
         WITH_REDIS(release_of_a_copy_being_published_is_busy),
         WITH_REDIS(recheck_keeps_a_copy_that_is_being_published),
         TEST(settled_when_the_holder_has_freed_it),

@@ -11,8 +11,6 @@ work=${TARN_BUILD:-build}/model
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
 bad=0
-optimize=-O2
-[ -z "${QUICK:-}" ] || optimize=-O1 # to compile takes longer than to run
 
 if ! command -v spin >/dev/null; then
     echo "skip: spin: not installed: sh deploy/deps.sh check"
@@ -75,6 +73,8 @@ row()
     *"${ONLY:-}"*) ;;
     *) return 0 ;;
     esac
+    optimize=-O2
+    [ "$when" = full ] || optimize=-O1 # to compile takes longer than to run
     if build "$model" "$@"; then
         (cd "$work" && ./pan -E -m2000000 >out 2>&1)
     fi

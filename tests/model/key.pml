@@ -16,7 +16,8 @@
  * begins now may return any of them that some client knows of, under a lease that has not ended: STALE says
  * whether one of those is too old, and Reader looks at that at every moment.
  *
- * Configurations: OPS, FIRST, OTHERS, TICKS, COPIES, EVICTIONS, KILLS, LOSSES, LOSS_AFTER, SILENCE, SERVE, LEAKS.
+ * Configurations: OPS, FIRST, OTHERS, TICKS, COPIES, EVICTIONS, UNANSWERED, KILLS, LOSSES, LOSS_AFTER, SILENCE,
+ * SERVE, LEAKS.
  * Broken rules: all other names in #ifdef.
  */
 #ifndef OPS
@@ -30,6 +31,9 @@
 #endif
 #ifndef EVICTIONS
 #define EVICTIONS 0
+#endif
+#ifndef UNANSWERED
+#define UNANSWERED 0 /* publishes whose answer is lost or late */
 #endif
 #ifndef KILLS
 #define KILLS 0
@@ -115,6 +119,13 @@ byte unnamed[2];    /* copies that were freed and are still to be withdrawn */
 byte last_beat[2] = START;
 #endif
 byte evictions = EVICTIONS;
+#if UNANSWERED
+byte unanswered = UNANSWERED;
+/* A node's scripts run one after the other, also when the COMMIT of one has ended in doubt. */
+#define MAY_ASK(n) (!asking[n])
+#else
+#define MAY_ASK(n) true
+#endif
 #if SILENCE
 byte missing_since[2]; /* when its beats began to find the other node's record missing; 0: it is there */
 #endif
@@ -538,12 +549,52 @@ inline fail_commit(n, v)
     }
 }
 
+#if UNANSWERED
+/* COMMIT ends without the answer. Once Redis has run the script, no record names what the key had at n before. So
+ * n frees that copy first. */
+inline end_in_doubt(n, v)
+{
+    atomic {
+#if !defined(IN_DOUBT_KEEPS_OLDER) && !defined(IN_DOUBT_FREES_LATE)
+        free_live(n);
+#endif
+        mem[n] = mem[n] & ~ONE(v);
+        committing[n] = 0
+    }
+}
+
+/* Redis runs the script before that or after it. Then n withdraws what may have been published. */
+inline publish_unanswered(n, v)
+{
+    if
+    :: publish_replace(n, v); end_in_doubt(n, v)
+    :: end_in_doubt(n, v); publish_replace(n, v)
+    fi;
+    atomic {
+#ifdef IN_DOUBT_FREES_LATE
+        free_live(n);
+#endif
+        unnamed[n] = unnamed[n] | ONE(v);
+        asking[n] = false
+    }
+}
+
+#endif
+
 /* The node's part of a replace. Unsettled: the reservation waits. */
 inline commit(n, v)
 {
     begin_commit(n, v);
     do
-    :: atomic { committing[n] == v && IS_SETTLED(n) -> asking[n] = true; NOTE_ID(n) };
+    :: atomic { committing[n] == v && MAY_ASK(n) && IS_SETTLED(n) -> asking[n] = true; NOTE_ID(n) };
+#if UNANSWERED
+       if
+       :: atomic { unanswered > 0 -> unanswered-- };
+          publish_unanswered(n, v);
+          goto failed
+       :: skip
+       fi;
+#endif
        publish_replace(n, v);
        add_to_recheck_sets(n);
        atomic {
@@ -566,7 +617,7 @@ inline commit(n, v)
 inline join(n, v)
 {
     begin_commit(n, v);
-    atomic { committing[n] == v -> asking[n] = true };
+    atomic { committing[n] == v && MAY_ASK(n) -> asking[n] = true };
     publish_join(n, v);
     if
     :: ok -> end_commit(n, v)
@@ -587,7 +638,7 @@ inline remove(n)
 #endif
     free_live(n);
     do
-    :: atomic { IS_SETTLED(n) -> NOTE_ID(n) };
+    :: atomic { MAY_ASK(n) && IS_SETTLED(n) -> NOTE_ID(n) };
        delete_record(n);
        add_to_recheck_sets(n);
        if

@@ -38,6 +38,8 @@ correct full key "two replaces" -DTICKS=4
 correct full key "replace, remove" -DTICKS=4 -DOTHERS=REMOVE
 correct full key "remove, remove" -DTICKS=4 -DFIRST=REMOVE -DOTHERS=REMOVE
 correct full key "replace, remove, an eviction" -DTICKS=4 -DOTHERS=REMOVE -DEVICTIONS=1
+correct full key "two replaces, one unanswered" -DTICKS=4 -DUNANSWERED=1
+correct quick key "unanswered replace, remove" -DTICKS=4 -DOTHERS=REMOVE -DUNANSWERED=1
 correct full key "two replaces, at rest nothing is left" -DTICKS=4 -DLEAKS
 correct full key "replace, remove, at rest nothing is left" -DTICKS=4 -DOTHERS=REMOVE -DLEAKS
 correct full key "two replaces of two copies" -DTICKS=4 -DCOPIES=2
@@ -56,6 +58,10 @@ broken full key "delete drops displaced copies" -DTICKS=4 -DFIRST=REMOVE -DOTHER
 broken full key "delete beside a commit" -DTICKS=4 -DOTHERS=REMOVE -DDELETE_BESIDE_COMMIT
 broken quick key "release by the client only" -DTICKS=4 -DRELEASE_BY_CLIENT_ONLY
 broken full key "RELEASE: BUSY counts as settled" -DTICKS=4 -DBUSY_IS_SETTLED
+broken quick key "unanswered replace keeps the older copy" \
+    -DTICKS=1 -DOTHERS=REMOVE -DUNANSWERED=1 -DIN_DOUBT_KEEPS_OLDER
+broken quick key "unanswered replace frees the older copy late" \
+    -DTICKS=1 -DOTHERS=REMOVE -DUNANSWERED=1 -DIN_DOUBT_FREES_LATE
 broken full key "SETTLED ignores what is named" -DTICKS=4 -DSETTLED_IGNORES_NAMED
 broken full key "SETTLED: superseded is settled" -DTICKS=4 -DSUPERSEDED_IS_SETTLED
 broken quick key "no wait for expiry" -DTICKS=4 -DOPS=1 -DNO_WAIT_FOR_EXPIRY
