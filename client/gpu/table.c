@@ -61,7 +61,6 @@ static struct tarn_table *table_alloc(struct tarn_client *c, const struct tarn_t
     t->client = c;
     t->device = o->device;
     t->npages = o->npages;
-    t->nwords = (o->npages + 31) / 32;
     pthread_mutex_init(&t->lock, NULL);
     t->pages = calloc(o->npages, sizeof(t->pages[0]));
     t->batch = tarn_table_batch_new();

@@ -36,13 +36,21 @@ static void take(const struct tarn_table *t, struct tarn_table_batch *b, uint32_
     b->change[b->n++] = p->change;
 }
 
-void tarn_table_batch_told(struct tarn_table *t, struct tarn_table_batch *b, uint32_t *word)
+uint32_t tarn_table_marked(const struct tarn_table *t, uint32_t page)
+{
+    const uint8_t *at = memchr(t->marks + page, 1, t->npages - page);
+    return at ? (uint32_t)(at - t->marks) : t->npages;
+}
+
+void tarn_table_batch_told(struct tarn_table *t, struct tarn_table_batch *b, uint32_t *page)
 {
     b->n = 0;
     pthread_mutex_lock(&t->lock);
-    for (; *word < t->nwords && b->n + 32 <= TARN_TABLE_BATCH; ++*word)
-        for (uint32_t bits = t->bits[*word]; bits; bits &= bits - 1)
-            take(t, b, *word * 32 + (uint32_t)__builtin_ctz(bits));
+    while (*page < t->npages && b->n < TARN_TABLE_BATCH) {
+        *page = tarn_table_marked(t, *page);
+        if (*page < t->npages)
+            take(t, b, (*page)++);
+    }
     pthread_mutex_unlock(&t->lock);
 }
 

@@ -57,7 +57,7 @@ struct tarn_table {
     struct tarn_table *prev, *next; /* in client.tables */
     struct tarn_client *client;
     int device;
-    uint32_t npages, nwords; /* words of a bitmap */
+    uint32_t npages;
     uint32_t timeout_ms;
     pthread_mutex_t lock;
     /* The lock, from here on. */
@@ -68,7 +68,7 @@ struct tarn_table {
     uint8_t *gpu; /* pages, used, told, until */
     size_t gpu_bytes, pinned_bytes;
     struct tarn_half *mirror; /* pinned: the GPU's pages */
-    uint32_t *bits;           /* pinned: a bitmap, then zeros */
+    uint8_t *marks;           /* pinned: what kernels have marked, then zeros */
     struct tarn_table_shared *shared;
     struct tarn_dev_table dev;
     uint64_t gpu_ns, host_ns, asked_ns; /* the GPU had the time gpu_ns at host_ns at the latest */
@@ -91,8 +91,9 @@ void tarn_table_memory_free(struct tarn_table *t);
 int tarn_table_memory_write(struct tarn_table *t, uint32_t first, uint32_t n);
 /* Gets that begin before until_ns, of the host's clock, may read. */
 int tarn_table_memory_lease(struct tarn_table *t, uint64_t until_ns);
-/* Copies the bitmap to t->bits and clears it. */
-int tarn_table_memory_take(struct tarn_table *t, uint32_t *bitmap);
+/* Copies the marks (dev.used, dev.told) to t->marks and clears them. A mark that is set meanwhile may be
+ * lost. */
+int tarn_table_memory_take(struct tarn_table *t, uint8_t *marks);
 /* Compares the two clocks now and then. */
 int tarn_table_memory_time(struct tarn_table *t);
 
@@ -120,8 +121,10 @@ enum { TARN_TABLE_BATCH = 256 };
 
 struct tarn_table_batch *tarn_table_batch_new(void);
 void tarn_table_batch_free(struct tarn_table_batch *b);
-/* Takes pages of the bitmap in t->bits, from *word on; *word: where the next batch begins. */
-void tarn_table_batch_told(struct tarn_table *t, struct tarn_table_batch *b, uint32_t *word);
+/* Takes pages with marks in t->marks, from *page on; *page: where the next batch begins. */
+void tarn_table_batch_told(struct tarn_table *t, struct tarn_table_batch *b, uint32_t *page);
+/* The next page with a mark in t->marks, from `page` on; npages: there is none. */
+uint32_t tarn_table_marked(const struct tarn_table *t, uint32_t page);
 /* Takes pages [first, first + n). */
 void tarn_table_batch_range(struct tarn_table *t, struct tarn_table_batch *b, uint32_t first, uint32_t n);
 /* Looks for the objects and sets the pages that still are of the same. hits: hit first + i is the batch's

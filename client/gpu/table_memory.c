@@ -50,11 +50,10 @@ int tarn_table_memory_write(struct tarn_table *t, uint32_t first, uint32_t n)
     return rc ? rc : copy(t, begin, to, bytes);
 }
 
-int tarn_table_memory_take(struct tarn_table *t, uint32_t *bitmap)
+int tarn_table_memory_take(struct tarn_table *t, uint8_t *marks)
 {
-    size_t bytes = t->nwords * sizeof(*bitmap);
-    int rc = copy(t, bitmap, t->bits, bytes);
-    return rc ? rc : copy(t, t->bits + t->nwords, bitmap, bytes);
+    int rc = copy(t, marks, t->marks, t->npages);
+    return rc ? rc : copy(t, t->marks + t->npages, marks, t->npages);
 }
 
 /* --- the lease ---------------------------------------------------------------------------------- */
@@ -95,12 +94,15 @@ int tarn_table_memory_lease(struct tarn_table *t, uint64_t until_ns)
 
 /* --- begin and end ------------------------------------------------------------------------------ */
 
+static size_t whole(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
 static int pin(struct tarn_table *t)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), mirror = 2 * (size_t)t->npages * sizeof(*t->mirror);
-    size_t bitmaps = 2 * (size_t)t->nwords * sizeof(*t->bits);
-    size_t bytes = mirror + (bitmaps + 63) / 64 * 64 + sizeof(*t->shared);
-    bytes = (bytes + page - 1) / page * page;
+    size_t mirror = 2 * (size_t)t->npages * sizeof(*t->mirror), marks = whole(2 * (size_t)t->npages, 64);
+    size_t bytes = whole(mirror + marks + sizeof(*t->shared), (size_t)sysconf(_SC_PAGESIZE));
     uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
         return tarn_fail(TARN_E_NO_MEMORY, "table: out of memory for %u pages", t->npages);
@@ -111,34 +113,34 @@ static int pin(struct tarn_table *t)
     }
     t->pinned_bytes = bytes;
     t->mirror = (struct tarn_half *)(void *)at;
-    t->bits = (uint32_t *)(void *)(at + mirror);
-    t->shared = (struct tarn_table_shared *)(void *)(at + mirror + (bitmaps + 63) / 64 * 64);
+    t->marks = at + mirror;
+    t->shared = (struct tarn_table_shared *)(void *)(at + mirror + marks);
     return 0;
 }
 
 static int allocate(struct tarn_table *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
-    size_t mirror = 2 * (size_t)t->npages * sizeof(*t->mirror), words = t->nwords * sizeof(*t->dev.used);
+    size_t mirror = 2 * (size_t)t->npages * sizeof(*t->mirror);
     void *gpu;
-    int rc = tarn_cuda_alloc(t->device, mirror + 2 * words + sizeof(uint64_t), &gpu, handle);
+    int rc = tarn_cuda_alloc(t->device, mirror + sizeof(uint64_t) + 2 * (size_t)t->npages, &gpu, handle);
     if (rc)
         return rc;
     t->gpu = gpu;
     t->dev = (struct tarn_dev_table){
         .pages = gpu,
-        .used = (uint32_t *)(void *)(t->gpu + mirror),
-        .told = (uint32_t *)(void *)(t->gpu + mirror + words),
-        .until = (uint64_t *)(void *)(t->gpu + mirror + 2 * words),
+        .until = (uint64_t *)(void *)(t->gpu + mirror),
+        .used = t->gpu + mirror + sizeof(uint64_t),
+        .told = t->gpu + mirror + sizeof(uint64_t) + t->npages,
         .news = &t->shared->news,
         .npages = t->npages,
     };
+    const void *zeros = t->marks + t->npages;
     rc = copy(t, &t->shared->until, (void *)(uintptr_t)t->dev.until, sizeof(t->shared->until));
     if (!rc)
-        rc = tarn_table_memory_take(t, t->dev.used); /* clears it */
+        rc = copy(t, zeros, t->dev.used, t->npages);
     if (!rc)
-        rc = tarn_table_memory_take(t, t->dev.told);
-    memset(t->bits, 0, t->nwords * sizeof(*t->bits));
+        rc = copy(t, zeros, t->dev.told, t->npages);
     return rc ? rc : tarn_table_memory_write(t, 0, t->npages);
 }
 

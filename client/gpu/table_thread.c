@@ -81,15 +81,15 @@ static int between(void *arg)
 /* Looks for the objects of pages that kernels were told were not readable. */
 static int refresh(struct tarn_table *t)
 {
-    uint32_t word = 0;
+    uint32_t page = 0;
     if (!tarn_dev_load32(t->dev.news))
         return 0;
     tarn_dev_store32(t->dev.news, 0);
     pthread_mutex_lock(&t->lock);
     int rc = tarn_table_memory_take(t, t->dev.told);
     pthread_mutex_unlock(&t->lock);
-    while (!rc && word < t->nwords && !atomic_load(&t->cancel.on)) {
-        tarn_table_batch_told(t, t->batch, &word);
+    while (!rc && page < t->npages && !atomic_load(&t->cancel.on)) {
+        tarn_table_batch_told(t, t->batch, &page);
         rc = tarn_table_batch_look(t, t->batch, NULL, 0, tarn_now_ns() + REFRESH_NS, &t->cancel);
     }
     return rc;
@@ -103,14 +103,12 @@ static int tell_used(struct tarn_table *t)
     t->used_ns = now;
     pthread_mutex_lock(&t->lock);
     int rc = tarn_table_memory_take(t, t->dev.used);
-    for (uint32_t page = 0; !rc && page < t->npages; page++) {
+    for (uint32_t page = rc ? t->npages : tarn_table_marked(t, 0); page < t->npages;
+         page = tarn_table_marked(t, page + 1)) {
         const struct tarn_table_page *p = &t->pages[page];
-        if (!t->bits[page / 32]) {
-            page |= 31;
-        } else if (t->bits[page / 32] >> page % 32 & 1 && p->status == 0) {
-            const struct tarn_open_link *l = t->holds[p->hold].link;
+        const struct tarn_open_link *l = p->status ? NULL : t->holds[p->hold].link;
+        if (l)
             l->ops->touch(l->link, p->pool, p->slot);
-        }
     }
     pthread_mutex_unlock(&t->lock);
     return rc;

@@ -35,7 +35,7 @@
  */
 struct tarn_dev_table {
     const struct tarn_half *pages;
-    uint32_t *used, *told; /* a bit for each page: it was read; it could not be read */
+    uint8_t *used, *told;  /* for each page: it was read; it could not be read */
     const uint64_t *until; /* by tarn_dev_now() */
     uint32_t *news;        /* in memory of the host; not 0: pages were told */
     uint64_t offset;
@@ -91,12 +91,9 @@ TARN_DEV int32_t tarn_dev_check(const struct tarn_dev_row *r)
 TARN_DEV void tarn_dev_note(const struct tarn_dev_table *t, const struct tarn_dev_row *r, int32_t status,
                             bool late)
 {
-    const uint32_t bit = 1u << r->page % 32;
-    uint32_t *word = (status ? t->told : t->used) + r->page / 32;
     if (late || status == TARN_E_INVALID)
         return;
-    if (!(tarn_dev_load32(word) & bit))
-        tarn_dev_set_bits(word, bit);
+    tarn_dev_store8((status ? t->told : t->used) + r->page, 1);
     if (status)
         tarn_dev_store32(t->news, 1);
 }
@@ -220,7 +217,7 @@ TARN_DEV void tarn_dev_get(const struct tarn_dev_table *t, const uint32_t *rows,
             if (from)
                 tarn_dev_copy((uint8_t *)to + (first + i) * stride, from, t->row_bytes, lane, TARN_DEV_WARP);
         }
-        tarn_dev_fence();
+        tarn_dev_fence_loads();
         tarn_dev_sync_warp();
         if (lane < count) {
             status[first + lane] = tarn_dev_check(&r);
@@ -256,7 +253,7 @@ TARN_DEV void tarn_dev_get_block(const struct tarn_dev_table *t, const uint32_t 
             if (from[i / team])
                 tarn_dev_copy((uint8_t *)to + (first + i / team) * stride, from[i / team], t->row_bytes,
                               i % team * TARN_DEV_WARP + lane, team * TARN_DEV_WARP);
-        tarn_dev_fence();
+        tarn_dev_fence_loads();
         __syncthreads();
         if (thread < count) {
             status[first + thread] = tarn_dev_check(&r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What device.h is made of: loads, stores and fences that GPUs and CPUs see
+ * What device.h and ring.h are made of: loads, stores and fences that GPUs and CPUs see
  * from each other, and time.
  *
  * Everything is an inline function, for device code compiled by nvcc and for plain C: a thread of a CPU can
@@ -90,13 +90,23 @@ TARN_DEV void tarn_dev_store64(uint64_t *at, uint64_t v)
 #endif
 }
 
-/* Sets bits; for memory of this GPU. */
-TARN_DEV void tarn_dev_set_bits(uint32_t *at, uint32_t bits)
+TARN_DEV void tarn_dev_store8(uint8_t *at, uint8_t v)
 {
 #ifdef TARN_DEV_GPU
-    atomicOr(at, bits);
+    asm volatile("st.relaxed.sys.u8 [%0], %1;" ::"l"(at), "r"((uint32_t)v) : "memory");
 #else
-    __atomic_fetch_or(at, bits, __ATOMIC_RELAXED);
+    __atomic_store_n(at, v, __ATOMIC_RELEASE);
+#endif
+}
+
+/*
+ * This thread's loads before it come before those behind it. Of the GPU's scope: loads from any memory are
+ * kept in order. The system's scope would also wait until what the thread has stored is visible to the host.
+ */
+TARN_DEV void tarn_dev_fence_loads(void)
+{
+#ifdef TARN_DEV_GPU
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #endif
 }
 
