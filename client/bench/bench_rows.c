@@ -256,10 +256,11 @@ static int timed_by_gpu(const struct contest *k, uint32_t op, uint64_t *ns_p)
 {
     int rc = bench_watch_begin(k->s->watch);
 
-    if (rc == 0)
-        rc = launch(k, op);
-    if (rc == 0)
-        rc = bench_watch_end(k->s->watch, ns_p);
+    if (rc != 0)
+        return rc;
+    rc = launch(k, op);
+    int ended = bench_watch_end(k->s->watch, ns_p);
+    rc = rc ? rc : ended;
     return rc || k->by != BY_TABLE ? rc : check_statuses(k->s);
 }
 

@@ -14,7 +14,9 @@
 extern "C" {
 #endif
 
-/* The GPU's time for what is given to the stream between begin() and end(), which waits for it. */
+/* The GPU's time for what is given to the stream between begin() and end(), which waits for it. The GPU
+ * starts when all has been given, so the time is that of a CUDA graph: without the host's launches. Call
+ * end() after each begin(). */
 struct bench_watch;
 int bench_watch_new(struct bench_bare *b, struct bench_watch **w_p);
 void bench_watch_free(struct bench_watch *w);

@@ -75,7 +75,7 @@ void tarn_table_page_set(struct tarn_table *t, uint32_t page, const struct tarn_
     if (p->status == 0)
         t->holds[p->hold].pages--;
     p->status = f->status;
-    p->stamp = p->stamp == UINT32_MAX ? 1 : p->stamp + 1;
+    p->stamp = p->stamp == INT32_MAX ? 1 : p->stamp + 1;
     memset(p->halves, 0, sizeof(p->halves));
     if (f->status) {
         p->halves[0].b = (uint32_t)-f->status;

@@ -47,7 +47,7 @@ struct tarn_dev_table {
 struct tarn_dev_row {
     const uint8_t *at;
     const uint32_t *gen_at;
-    uint32_t page, gen;
+    uint32_t page, gen, stamp;
     int32_t status;
 };
 
@@ -67,7 +67,8 @@ TARN_DEV struct tarn_dev_row tarn_dev_find(const struct tarn_dev_table *t, uint3
     r.at = (const uint8_t *)(uintptr_t)first.a + t->offset + inside;
     r.gen_at = (const uint32_t *)(uintptr_t)second.a;
     r.gen = (uint32_t)second.b;
-    if (late || first.b >> 32 == 0 || first.b >> 32 != second.b >> 32)
+    r.stamp = (uint32_t)(first.b >> 32);
+    if (late || r.stamp == 0 || r.stamp != (uint32_t)(second.b >> 32))
         r.status = TARN_E_STALE;
     else if (!r.gen_at)
         r.status = -(int32_t)bytes;
@@ -229,30 +230,42 @@ TARN_DEV void tarn_dev_get(const struct tarn_dev_table *t, const uint32_t *rows,
 
 #ifdef TARN_DEV_GPU
 /*
- * The same by a whole block of up to 1024 threads, a multiple of 32. One warp looks up and checks; each row
- * is copied by as many warps as there are for it.
+ * Looks up and copies up to 32 rows, by a whole block of up to 1024 threads, a multiple of 32. Each row is
+ * copied by as many warps as there are for it. Thread i has row i in *r, to be checked behind a fence and a
+ * barrier.
  */
-TARN_DEV void tarn_dev_get_block(const struct tarn_dev_table *t, const uint32_t *rows, uint32_t n, void *to,
-                                 uint64_t stride, int32_t *status)
+TARN_DEV void tarn_dev_copy_tile(const struct tarn_dev_table *t, const uint32_t *rows, uint32_t n, void *to,
+                                 uint64_t stride, bool late, struct tarn_dev_row *r)
 {
     __shared__ const uint8_t *from[TARN_DEV_WARP];
     const uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     const uint32_t warps = blockDim.x * blockDim.y * blockDim.z / TARN_DEV_WARP;
-    const uint32_t warp = thread / TARN_DEV_WARP, lane = thread % TARN_DEV_WARP;
+    const uint32_t team = warps > n ? warps / n : 1;
+    if (thread < n) {
+        *r = tarn_dev_find(t, rows[thread], late);
+        from[thread] = r->status ? (const uint8_t *)0 : r->at;
+    }
+    __syncthreads();
+    for (uint32_t i = thread / TARN_DEV_WARP; i < n * team; i += warps)
+        if (from[i / team])
+            tarn_dev_copy((uint8_t *)to + i / team * stride, from[i / team], t->row_bytes,
+                          i % team * TARN_DEV_WARP + thread % TARN_DEV_WARP, team * TARN_DEV_WARP);
+}
+
+/*
+ * tarn_dev_get() by a whole block, as above. Reads of neighbouring generations by different blocks at the
+ * same time wait for each other in the GPU: where many blocks get many rows of few pages, tarn_table_gather()
+ * is faster.
+ */
+TARN_DEV void tarn_dev_get_block(const struct tarn_dev_table *t, const uint32_t *rows, uint32_t n, void *to,
+                                 uint64_t stride, int32_t *status)
+{
+    const uint32_t thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
     for (uint32_t first = 0; first < n; first += TARN_DEV_WARP) {
         const uint32_t count = n - first < TARN_DEV_WARP ? n - first : TARN_DEV_WARP;
-        const uint32_t team = warps > count ? warps / count : 1;
         const bool late = tarn_dev_is_late(t);
         struct tarn_dev_row r = {0};
-        if (thread < count) {
-            r = tarn_dev_find(t, rows[first + thread], late);
-            from[thread] = r.status ? (const uint8_t *)0 : r.at;
-        }
-        __syncthreads();
-        for (uint32_t i = warp; i < count * team; i += warps)
-            if (from[i / team])
-                tarn_dev_copy((uint8_t *)to + (first + i / team) * stride, from[i / team], t->row_bytes,
-                              i % team * TARN_DEV_WARP + lane, team * TARN_DEV_WARP);
+        tarn_dev_copy_tile(t, rows + first, count, (uint8_t *)to + first * stride, stride, late, &r);
         tarn_dev_fence_loads();
         __syncthreads();
         if (thread < count) {

@@ -29,12 +29,13 @@ int tarn_cuda_time(int device, uint64_t *at)
 int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struct tarn_cuda_rows *r,
                      void *stream)
 {
-    int before, sms, rc = tarn_cuda_enter(device, &before);
+    struct tarn_kernel_device d;
+    int before, rc = tarn_cuda_enter(device, &before);
     if (rc)
         return rc;
-    cudaError_t e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    cudaError_t e = tarn_kernel_look(device, &d);
     if (!e)
-        e = tarn_kernel_gather(table, r->rows, r->n, r->to, r->stride, r->status, sms, stream);
+        e = tarn_kernel_gather(table, r->rows, r->n, r->to, r->stride, r->status, &d, stream);
     tarn_cuda_leave(device, before);
     cudaGetLastError();
     return e ? tarn_cuda_failed(e, "a gather", device) : 0;

@@ -7,13 +7,16 @@
 
 #include <tarn/device.h>
 
+#include "transport/cuda/kernels.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* tarn_dev_get() of n rows, on a stream of the current device, which has `sms` multiprocessors. n > 0. */
+/* tarn_dev_get() of n rows, on a stream of the current device, which is `d`. n > 0. */
 cudaError_t tarn_kernel_gather(const struct tarn_dev_table *table, const uint32_t *rows, uint32_t n, void *to,
-                               uint64_t stride, int32_t *status, int sms, cudaStream_t stream);
+                               uint64_t stride, int32_t *status, const struct tarn_kernel_device *d,
+                               cudaStream_t stream);
 /* Stores tarn_dev_now(). */
 cudaError_t tarn_kernel_time(uint64_t *at, cudaStream_t stream);
 
