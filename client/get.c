@@ -118,14 +118,16 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
     struct tarn_get_batch b = {.client = c,
                                .any = {.fd = cancel_fd, .others = tarn_get_any_canceled, .others_arg = &b}};
     struct tarn_get_job one; /* most calls are about one item and need no allocation */
+    struct tarn_get_past past;
 
     for (size_t i = 0; i < n; i++)
         b.open += gets[i]->left;
-    b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
+    b.jobs = b.open > 1 ? malloc(b.open * (sizeof *b.jobs + sizeof *b.pasts)) : &one;
     if (!b.jobs) {
         tarn_get_no_memory(gets, n);
         return;
     }
+    b.pasts = b.jobs == &one ? &past : (struct tarn_get_past *)(b.jobs + b.open);
     b.cancel = cancel_fd < 0 ? gets[0]->cancel : &b.any;
     tarn_flight_init(&b.flight, c, b.cancel);
     run(&b, gets, n);

@@ -48,7 +48,6 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->get = g;
     j->index = i;
     j->x.quiet_on = NULL;
-    j->why.code = 0;
     if (g->memo.found == i) {
         memcpy(&j->desc, &g->memo.desc, tarn_desc_bytes(&g->memo.desc));
         j->gpu = g->memo.gpu;
