@@ -27,11 +27,11 @@ static unsigned send_resolved(struct tarn_get_batch *b, bool opening)
 {
     unsigned stages = 0;
 
-    for (size_t i = 0; i < b->n; i++)
+    for (size_t i = 0; i < b->n; i++) {
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
             tarn_get_route(b, &b->jobs[i], opening, tarn_now_ns());
-    for (size_t i = 0; i < b->n; i++)
         stages |= 1u << b->jobs[i].stage;
+    }
     return stages;
 }
 
@@ -132,8 +132,6 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
     tarn_flight_init(&b.flight, c, b.cancel);
     run(&b, gets, n);
     tarn_flight_end(&b.flight);
-    for (size_t i = 0; i < b.n; i++)
-        free(b.jobs[i].made);
     if (b.jobs != &one)
         free(b.jobs);
 }

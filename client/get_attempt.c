@@ -97,7 +97,7 @@ static void aim(const struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t
     const struct tarn_loc *l = tarn_get_copy(j);
     struct tarn_transfer *x = &j->x;
 
-    x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
+    tarn_work_aim(&x->work, tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
     if (j->made) {
         x->work.layout = NULL;
         x->work.pieces = j->made;
@@ -107,7 +107,8 @@ static void aim(const struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t
         j->last_copy = (struct tarn_last_copy){.given = given};
         x->work.last_copy = &j->last_copy;
     }
-    x->work.seen = j->glanced ? &j->get->seen : NULL;
+    if (j->glanced)
+        x->work.seen = &j->get->seen;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = patience(j);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/get_job.h"
 
+#include <stdlib.h>
+
 struct tarn_get_past *tarn_get_past(const struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     if (!j->past) {
@@ -44,10 +46,16 @@ bool tarn_get_any_canceled(void *batch)
     return false;
 }
 
-void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
+void tarn_get_job_end(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     j->stage = TARN_GET_FINAL;
     b->open--;
+    free(j->made);
+}
+
+void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
+{
+    tarn_get_job_end(b, j);
     if (status == 0) {
         tarn_get_item(j)->tensor = j->desc.tensor;
         j->get->got++;

@@ -117,7 +117,9 @@ static inline void tarn_get_want_again(struct tarn_get_job *j)
 bool tarn_get_any_canceled(void *batch);
 /* The earliest deadline of the other open jobs: this job may hold them up until then. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
-/* The job is final. */
+/* The job is final; the caller sees to the item. */
+void tarn_get_job_end(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Job and item are final. */
 void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
 /* The same, with this thread's last error as its sentence. */
 void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status);

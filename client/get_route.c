@@ -223,8 +223,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool openi
                 tarn_get_want_again(j);
                 return;
             }
-            j->stage = TARN_GET_FINAL;
-            b->open--;
+            tarn_get_job_end(b, j);
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
         } else if (choose(b->client, j, now_ns)) {
             if (!is_leased(b, j, now_ns))

@@ -461,8 +461,10 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, 
                         uint8_t *at)
 {
     struct tarn_ipc_course *course = tarn_ipc_course(w);
-    if (!tarn_ipc_lane_busy(l))
+    if (!tarn_ipc_lane_busy(l)) {
         l->burst = FIRST;
+        l->first = 0; /* these parts are in the CPU's cache */
+    }
     course->at = at;
     course->runs = about_runs(w);
     course->put = put;
