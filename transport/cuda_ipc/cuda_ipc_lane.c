@@ -21,13 +21,12 @@
 
 struct part {
     struct tarn_work *work;
-    uint64_t runs; /* the part is started when the lane has started this many runs */
-    uint64_t mark; /* 0: no mark yet */
-    bool last;     /* the work ends with this part, */
-    int status;    /* with this status */
-    /* of a work in pageable memory: */
+    uint64_t runs;             /* the part is started when the lane has started this many runs */
+    uint64_t mark;             /* 0: no mark yet */
+    bool last;                 /* the work ends with this part, */
+    int status;                /* with this status */
+    uint8_t *stretch;          /* in the ring; NULL: the work needs none, and the rest means nothing */
     struct tarn_cursor cursor; /* its start in the work's pieces */
-    uint8_t *stretch;          /* NULL: part of a work that needs no ring */
     uint64_t bytes, ring_end;
 };
 
@@ -215,7 +214,12 @@ static void writer_end(struct tarn_ipc_lane *l, const struct tarn_ipc_writer *o)
 static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct part *p = part_at(l, l->count++);
-    *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
+    p->work = w;
+    p->runs = l->added;
+    p->mark = 0;
+    p->last = l->place.done == w->bytes;
+    p->status = 0;
+    p->stretch = NULL;
     if (p->last) {
         l->pending -= course(w)->runs;
         l->waiting = w->next;
