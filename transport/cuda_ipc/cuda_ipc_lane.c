@@ -252,7 +252,8 @@ static bool fill_pages(struct tarn_ipc_lane *l, struct tarn_work *w)
     size_t room = tarn_cuda_pages_room(l->room), begin = l->nlist;
     uint64_t page_bytes = w->layout->buffer.page_bytes;
     uint32_t page = l->place.cursor.piece;
-    for (uint32_t n; page < w->npieces && l->nlist < room && l->list_runs < l->burst; page += n) {
+    bool rest = page > 0; /* of a work that the last list has cut: it is not cut again */
+    for (uint32_t n; page < w->npieces && l->nlist < room && (rest || l->list_runs < l->burst); page += n) {
         struct tarn_cuda_pages *e = &list[l->nlist++];
         n = w->npieces - page < TARN_CUDA_PAGES_MAX ? w->npieces - page : TARN_CUDA_PAGES_MAX;
         e->far = course(w)->at + page * page_bytes;
