@@ -10,6 +10,7 @@
 #include "client/cache.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -33,9 +34,10 @@ struct place {
 
 struct shard {
     _Alignas(64) pthread_mutex_t lock;
-    struct place *places;
+    _Atomic(struct place *) places;
     struct entry *entries;
-    uint32_t n, last; /* entries; number of the last place: one less than a power of 2 */
+    uint32_t n;            /* entries */
+    _Atomic uint32_t last; /* number of the last place: one less than a power of 2 */
 };
 
 struct tarn_cache {
@@ -175,7 +177,16 @@ bool tarn_cache_find(struct tarn_cache *c, const struct tarn_key *k, uint64_t ha
     return e != NULL;
 }
 
-void tarn_cache_prefetch(struct tarn_cache *c, uint64_t hash)
+/* Needs no lock, since it reads no place. When the table is just being replaced, it loads something else. */
+void tarn_cache_prefetch_place(struct tarn_cache *c, uint64_t hash)
+{
+    const struct shard *s = shard_of(c, hash);
+    uint32_t last = atomic_load_explicit(&s->last, memory_order_relaxed);
+
+    __builtin_prefetch(atomic_load_explicit(&s->places, memory_order_relaxed) + ((uint32_t)hash & last));
+}
+
+void tarn_cache_prefetch_entry(struct tarn_cache *c, uint64_t hash)
 {
     struct shard *s = shard_of(c, hash);
 
