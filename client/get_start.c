@@ -5,10 +5,11 @@
 
 #include "client/get_route.h"
 
-/* By how many items look_ahead() is ahead. */
+/* By how many items look_ahead() and job_ahead() are ahead. */
 #define ITEM_AHEAD 12
 #define KEY_AHEAD 8
 #define PLACE_AHEAD 4
+#define JOB_AHEAD 3
 #define ENTRY_AHEAD 2
 
 static bool is_left(const struct tarn_get *g, size_t i)
@@ -90,6 +91,13 @@ static void look_ahead(const struct tarn_get *g, size_t i)
         tarn_cache_prefetch_entry(g->client->cache, hash);
 }
 
+/* Loads what will be written of the job JOB_AHEAD after this one. */
+static void job_ahead(const struct tarn_get_job *j)
+{
+    for (size_t at = 0; at < offsetof(struct tarn_get_job, desc.locs[1]); at += 64)
+        __builtin_prefetch((const char *)(j + JOB_AHEAD) + at, 1);
+}
+
 void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
     bool at_once = n == 1 && b->open > 1;
@@ -102,6 +110,8 @@ void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size
             left--;
             if (at_once)
                 look_ahead(gets[g], i);
+            if (at_once && left >= JOB_AHEAD)
+                job_ahead(&b->jobs[b->n]);
             if (!check(b, gets[g], i))
                 continue;
             struct tarn_get_job *j = &b->jobs[b->n++];
