@@ -40,7 +40,8 @@ enum tarn_get_move {
     TARN_GET_LATER    /* it waits for another round, so that others need not wait for it */
 };
 
-/* What a job's failed attempts leave. Most jobs have none, so their memory does not have it either. */
+/* What a job's failed attempts leave. It lies behind all jobs of the batch, since most have none: a batch of
+ * many jobs then fits into the CPU's cache. */
 struct tarn_get_past {
     struct tarn_reason why;                    /* the last copy's failure; code 0: there was none */
     struct tarn_reason refusal;                /* x.why */

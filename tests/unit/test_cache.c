@@ -245,6 +245,37 @@ static void entries_are_read_whole(void **state)
     tarn_cache_free(w.cache);
 }
 
+static void *keep_looking_ahead(void *arg)
+{
+    struct writer *w = arg;
+    char text[32];
+    for (uint32_t i = 0; !atomic_load(&w->stop); i = (i + 1) % 10000) {
+        struct tarn_key k = key_of(text, i);
+        tarn_cache_prefetch_place(w->cache, tarn_key_hash(&k));
+        tarn_cache_prefetch_entry(w->cache, tarn_key_hash(&k));
+    }
+    return NULL;
+}
+
+static void one_thread_looks_ahead_while_another_adds(void **state)
+{
+    struct writer w = {.cache = cache_new(20000)};
+    struct tarn_desc d;
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(pthread_create(&t, NULL, keep_looking_ahead, &w), 0);
+    for (uint32_t i = 0; i < 10000; i++)
+        set(w.cache, i, i + 1, 1);
+    atomic_store(&w.stop, true);
+    pthread_join(t, NULL);
+    for (uint32_t i = 0; i < 10000; i++) {
+        assert_true(find(w.cache, i, &d));
+        assert_desc(&d, i + 1, 1);
+    }
+    tarn_cache_free(w.cache);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -255,6 +286,7 @@ int main(void)
         cmocka_unit_test(entries_in_one_anothers_places_are_found),
         cmocka_unit_test(a_key_with_anothers_hash_is_not_taken_for_it),
         cmocka_unit_test(entries_are_read_whole),
+        cmocka_unit_test(one_thread_looks_ahead_while_another_adds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
