@@ -21,8 +21,10 @@ int tarn_cache_new(uint32_t entries, struct tarn_cache **c_p);
 void tarn_cache_free(struct tarn_cache *c);
 /* hash: tarn_key_hash() of the key, here and below. */
 bool tarn_cache_find(struct tarn_cache *c, const struct tarn_key *k, uint64_t hash, struct tarn_desc *d);
-/* Loads what tarn_cache_find() of that hash will read into the CPU's cache. */
-void tarn_cache_prefetch(struct tarn_cache *c, uint64_t hash);
+/* Load what tarn_cache_find() of that hash will read into the CPU's cache: first the place, which takes a
+ * while to come, then the entry. */
+void tarn_cache_prefetch_place(struct tarn_cache *c, uint64_t hash);
+void tarn_cache_prefetch_entry(struct tarn_cache *c, uint64_t hash);
 /* When memory runs out the entry is not kept. */
 void tarn_cache_set(struct tarn_cache *c, const struct tarn_key *k, uint64_t hash, const struct tarn_desc *d);
 /* Drops the key's entry. With a location it drops only an entry that contains it. */

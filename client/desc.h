@@ -19,21 +19,27 @@ static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc
     return a->node == b->node && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
 }
 
-/* The work that gets `bytes` bytes of an item from the copy. flags: TARN_GET_*; gpu: tarn_pieces_gpu(). */
-static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l,
-                                            uint64_t bytes, uint32_t flags, uint32_t gpu)
+/* Makes it the work that gets `bytes` bytes of an item from the copy. flags: TARN_GET_*; gpu:
+ * tarn_pieces_gpu(). Member by member: a work made elsewhere and copied takes 20 ns more. */
+static inline void tarn_work_aim(struct tarn_work *w, const struct tarn_item *item, const struct tarn_loc *l,
+                                 uint64_t bytes, uint32_t flags, uint32_t gpu)
 {
-    return (struct tarn_work){.pool = l->pool,
-                              .slot = l->slot,
-                              .gen = l->gen,
-                              .offset = l->offset + item->offset,
-                              .bytes = bytes,
-                              .pieces = item->pieces,
-                              .npieces = item->npieces,
-                              .layout = item->layout,
-                              .pages = item->pages,
-                              .touch = !(flags & TARN_GET_NO_TOUCH),
-                              .gpu = gpu};
+    w->pool = l->pool;
+    w->slot = l->slot;
+    w->gen = l->gen;
+    w->offset = l->offset + item->offset;
+    w->bytes = bytes;
+    w->lease = NULL;
+    w->notify = NULL;
+    w->pieces = item->pieces;
+    w->npieces = item->npieces;
+    w->layout = item->layout;
+    w->pages = item->pages;
+    w->gpu = gpu;
+    w->seen = NULL;
+    w->last_copy = NULL;
+    w->touch = !(flags & TARN_GET_NO_TOUCH);
+    w->untold = false;
 }
 
 /* Copied up to the last location in use: tarn_desc_bytes(). */

@@ -55,8 +55,9 @@ static void work_done(struct tarn_work *w)
     struct tarn_transfer *x = w->owner;
 
     if (w->why) {
-        x->why.code = w->status;
-        snprintf(x->why.text, sizeof x->why.text, "%s", w->why);
+        x->refused = true;
+        x->why->code = w->status;
+        snprintf(x->why->text, sizeof x->why->text, "%s", w->why);
     }
     enum tarn_end own = x->fl->closing ? own_end(x, x->fl) : TARN_END_DONE;
     bool cut = w->status == TARN_E_CANCELED || own == TARN_END_CANCELED || own == TARN_END_EXPIRED;
@@ -88,7 +89,8 @@ static void flight_link_close(struct tarn_flight_link *fl, enum tarn_end why)
 
 static void refused(struct tarn_transfer *x, int status)
 {
-    x->work.status = tarn_reason_keep(&x->why, status);
+    x->refused = true;
+    x->work.status = tarn_reason_keep(x->why, status);
 }
 
 /*
@@ -216,7 +218,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
     x->work.owner = x;
     x->fl = NULL;
     x->fresh = true;
-    x->why.code = 0;
+    x->refused = false;
     x->work.why = NULL; /* it may point into an earlier link */
     if (atomic_load(&s->state) != TARN_SIDE_SHARED) {
         fl = flight_link_find(f, s);

@@ -42,9 +42,10 @@ struct tarn_transfer {
     const struct tarn_cancel *cancel; /* its own; NULL: none */
     enum tarn_end end;
     bool fresh;                       /* its link was made for this flight */
+    bool refused;                     /* by the transport, for a reason that `why` has */
     const struct tarn_side *quiet_on; /* the side over which nothing came so far; the owner sets NULL first */
     uint64_t quiet_ns;                /* ... since when */
-    struct tarn_reason why;           /* why the transport refused the work; code 0: it did not */
+    struct tarn_reason *why;          /* the owner's, so that it is not among what every transfer uses */
 };
 
 /* The transfers of a flight over one link. */
@@ -80,7 +81,8 @@ struct tarn_flight {
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel);
 /*
- * Posts a transfer. The caller has filled its work (but for done, owner, why), deadline, patience and cancel.
+ * Posts a transfer. The caller has filled its work (but for done, owner, why), deadline, patience, cancel and
+ * the pointer to its reason.
  * tarn_flight_next() returns it exactly once. On failure (no link) it stays the caller's. Opening a link ends
  * at until_ns at the latest, since others wait; UINT64_MAX: nobody does.
  */

@@ -27,11 +27,11 @@ static unsigned send_resolved(struct tarn_get_batch *b, bool opening)
 {
     unsigned stages = 0;
 
-    for (size_t i = 0; i < b->n; i++)
+    for (size_t i = 0; i < b->n; i++) {
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
             tarn_get_route(b, &b->jobs[i], opening, tarn_now_ns());
-    for (size_t i = 0; i < b->n; i++)
         stages |= 1u << b->jobs[i].stage;
+    }
     return stages;
 }
 
@@ -118,20 +118,20 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
     struct tarn_get_batch b = {.client = c,
                                .any = {.fd = cancel_fd, .others = tarn_get_any_canceled, .others_arg = &b}};
     struct tarn_get_job one; /* most calls are about one item and need no allocation */
+    struct tarn_get_past past;
 
     for (size_t i = 0; i < n; i++)
         b.open += gets[i]->left;
-    b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
+    b.jobs = b.open > 1 ? malloc(b.open * (sizeof *b.jobs + sizeof *b.pasts)) : &one;
     if (!b.jobs) {
         tarn_get_no_memory(gets, n);
         return;
     }
+    b.pasts = b.jobs == &one ? &past : (struct tarn_get_past *)(b.jobs + b.open);
     b.cancel = cancel_fd < 0 ? gets[0]->cancel : &b.any;
     tarn_flight_init(&b.flight, c, b.cancel);
     run(&b, gets, n);
     tarn_flight_end(&b.flight);
-    for (size_t i = 0; i < b.n; i++)
-        free(b.jobs[i].made);
     if (b.jobs != &one)
         free(b.jobs);
 }

@@ -92,12 +92,12 @@ static uint64_t patience(const struct tarn_get_job *j)
     return left / 2 < most ? left / 2 : most;
 }
 
-static void aim(struct tarn_get_job *j, uint64_t bytes)
+static void aim(const struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes)
 {
     const struct tarn_loc *l = tarn_get_copy(j);
     struct tarn_transfer *x = &j->x;
 
-    x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
+    tarn_work_aim(&x->work, tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
     if (j->made) {
         x->work.layout = NULL;
         x->work.pieces = j->made;
@@ -107,11 +107,13 @@ static void aim(struct tarn_get_job *j, uint64_t bytes)
         j->last_copy = (struct tarn_last_copy){.given = given};
         x->work.last_copy = &j->last_copy;
     }
-    x->work.seen = j->glanced ? &j->get->seen : NULL;
+    if (j->glanced)
+        x->work.seen = &j->get->seen;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = patience(j);
     x->cancel = j->get->cancel;
+    x->why = &b->pasts[j - b->jobs].refusal;
 }
 
 enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes)
@@ -119,7 +121,7 @@ enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job
     struct tarn_transfer *x = &j->x;
     struct tarn_side *s = j->way.side;
 
-    aim(j, bytes);
+    aim(b, j, bytes);
     j->stage = TARN_GET_FLYING;
     if (j->nstale >= PINNED_AFTER && try_pinned(j)) {
         tarn_get_landed(b, j);
@@ -139,10 +141,11 @@ enum tarn_get_move tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job
     bool canceled = rc == TARN_E_CANCELED && tarn_get_any_canceled(b);
     if (canceled || (rc == TARN_E_TIMEOUT && tarn_now_ns() >= until && tarn_now_ns() < x->deadline_ns))
         return TARN_GET_LATER; /* cut short for another job */
-    tarn_reason_keep(&j->why, rc);
+    struct tarn_reason *why = &tarn_get_past(b, j)->why;
+    tarn_reason_keep(why, rc);
     /* A step of opening a link took too long: the node's failure, while there is time left. */
     if (rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns)
-        j->why.code = TARN_E_NODE_DOWN;
+        why->code = TARN_E_NODE_DOWN;
     j->silent |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
     j->tried |=
         rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT ? tarn_way_bits_to(j->way.loc) : tarn_way_bit(&j->way);
@@ -160,17 +163,17 @@ static void stale(struct tarn_get_batch *b, struct tarn_get_job *j)
 
     tarn_count(b->client, 0, TARN_COUNT_STALE, 1);
     tarn_cache_drop(b->client->cache, &item->key, tarn_key_hash(&item->key), l);
-    j->stale[j->stales++ % TARN_GET_STALE_MAX] = *l;
-    j->nstale++;
+    tarn_get_past(b, j)->stale[j->nstale++ % TARN_GET_STALE_MAX] = *l;
     tarn_get_want_again(j);
 }
 
 /* The copy's node or link failed. */
-static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, const char *cause)
+static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int code, const char *cause)
 {
     const struct tarn_loc *l = tarn_get_copy(j);
+    struct tarn_reason *why = &tarn_get_past(b, j)->why;
 
-    tarn_reason_keep(&j->why, tarn_peer_node_fail(l->node, why, "%s", cause));
+    tarn_reason_keep(why, tarn_peer_node_fail(l->node, code, "%s", cause));
     j->stage = TARN_GET_RESOLVED;
     if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
         /* A pooled link may have died of old age, which says nothing about the node. */
@@ -180,11 +183,11 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
-        if (tarn_link_lost(j->way.side, l->pool, j->gpu, j->why.text)) {
+        if (tarn_link_lost(j->way.side, l->pool, j->gpu, why->text)) {
             j->tried |= tarn_way_bit(&j->way);
             return;
         }
-        tarn_peer_node_aside(l->node, TARN_GONE, j->why.text);
+        tarn_peer_node_aside(l->node, TARN_GONE, why->text);
     }
     j->tried |= tarn_way_bits_to(j->way.loc);
 }
@@ -205,9 +208,9 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
     } else if (j->x.work.layout && status == TARN_E_UNSUPPORTED) {
         tarn_get_make_pieces(b, j);
     } else {
-        if (j->x.why.code == 0)
-            tarn_reason_keep(&j->x.why, tarn_fail(status, "%s", tarn_strerror(status)));
-        j->why = j->x.why;
+        if (!j->x.refused)
+            tarn_reason_keep(j->x.why, tarn_fail(status, "%s", tarn_strerror(status)));
+        tarn_get_past(b, j)->why = *j->x.why;
         j->tried |= tarn_way_bit(&j->way);
         j->stage = TARN_GET_RESOLVED;
     }
@@ -253,7 +256,7 @@ static void not_again(struct tarn_get_batch *b, struct tarn_get_job *j)
     else if (j->x.end == TARN_END_DONE && j->x.work.status == TARN_E_STALE)
         rc = tarn_fail(TARN_E_STALE, "was replaced while it was read for a stream that waits: get it again");
     else
-        rc = tarn_reason_fail(&j->why);
+        rc = tarn_reason_fail(tarn_get_why(j));
     tarn_get_job_fail(b, j, rc);
 }
 

@@ -1,10 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/get_job.h"
 
+#include <stdlib.h>
+
+struct tarn_get_past *tarn_get_past(const struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    if (!j->past) {
+        j->past = &b->pasts[j - b->jobs];
+        j->past->why.code = 0;
+    }
+    return j->past;
+}
+
+const struct tarn_reason *tarn_get_why(const struct tarn_get_job *j)
+{
+    static const struct tarn_reason none;
+
+    return j->past ? &j->past->why : &none;
+}
+
 bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
 {
-    for (uint32_t i = 0; i < j->stales && i < TARN_GET_STALE_MAX; i++)
-        if (tarn_loc_same(&j->stale[i], l))
+    for (uint32_t i = 0; i < j->nstale && i < TARN_GET_STALE_MAX; i++)
+        if (tarn_loc_same(&j->past->stale[i], l))
             return true;
     return false;
 }
@@ -28,10 +46,16 @@ bool tarn_get_any_canceled(void *batch)
     return false;
 }
 
-void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
+void tarn_get_job_end(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     j->stage = TARN_GET_FINAL;
     b->open--;
+    free(j->made);
+}
+
+void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
+{
+    tarn_get_job_end(b, j);
     if (status == 0) {
         tarn_get_item(j)->tensor = j->desc.tensor;
         j->get->got++;

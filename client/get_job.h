@@ -40,6 +40,15 @@ enum tarn_get_move {
     TARN_GET_LATER    /* it waits for another round, so that others need not wait for it */
 };
 
+/* What a job's failed attempts leave. It lies behind all jobs of the batch, since most have none: a batch of
+ * many jobs then fits into the CPU's cache. */
+struct tarn_get_past {
+    struct tarn_reason why;                    /* the last copy's failure; code 0: there was none */
+    struct tarn_reason refusal;                /* x.why */
+    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last copies found stale */
+};
+
+/* What most jobs use lies together, and `desc` is last: few copies have more than one location. */
 struct tarn_get_job {
     struct tarn_get *get;
     size_t index; /* of the item */
@@ -50,24 +59,23 @@ struct tarn_get_job {
     bool given;   /* GPUs have this attempt's copies, and streams may wait for them */
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool glanced; /* the pieces were only glanced at (transport/seen.h) */
-    uint32_t nstale, stales, revivals;
+    uint32_t nstale, revivals;
     uint64_t tried;             /* as in struct tarn_choice */
     struct tarn_get_job *again; /* next in the list of jobs to be routed again */
     struct tarn_piece *made;    /* of the item's pages; NULL: not needed so far */
     uint32_t nmade;
-    /* From here on only why.code is initialized. What most jobs use lies together. */
-    struct tarn_way way; /* the chosen one */
-    struct tarn_desc desc;
+    struct tarn_get_past *past; /* NULL: no attempt has failed so far */
+    struct tarn_way way;        /* the chosen one; from here on nothing is initialized */
     struct tarn_transfer x;
     struct tarn_last_copy last_copy;
-    struct tarn_reason why;                    /* the last copy's failure; code 0: there was none */
-    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last copies found stale */
+    struct tarn_desc desc;
 };
 
 struct tarn_get_batch {
     struct tarn_client *client;
     struct tarn_get_job *jobs;
-    size_t n, open; /* open: not TARN_GET_FINAL */
+    struct tarn_get_past *pasts; /* one for each job */
+    size_t n, open;              /* open: not TARN_GET_FINAL */
     struct tarn_flight flight;
     struct tarn_cancel any;               /* of several operations: canceled when one of them is */
     struct tarn_cancel *cancel;           /* NULL: none */
@@ -91,6 +99,10 @@ static inline const struct tarn_loc *tarn_get_copy(const struct tarn_get_job *j)
     return &j->desc.locs[j->way.loc];
 }
 
+/* The job's past, which begins with this call if it had none. */
+struct tarn_get_past *tarn_get_past(const struct tarn_get_batch *b, struct tarn_get_job *j);
+/* The last copy's failure. Code 0: there was none. */
+const struct tarn_reason *tarn_get_why(const struct tarn_get_job *j);
 /* Was the copy found stale in this call? The directory may still show it. */
 bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l);
 /* Allows all ways again, except to copies that were found stale: their nodes are just taking them out. */
@@ -106,7 +118,9 @@ static inline void tarn_get_want_again(struct tarn_get_job *j)
 bool tarn_get_any_canceled(void *batch);
 /* The earliest deadline of the other open jobs: this job may hold them up until then. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
-/* The job is final. */
+/* The job is final; the caller sees to the item. */
+void tarn_get_job_end(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Job and item are final. */
 void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
 /* The same, with this thread's last error as its sentence. */
 void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status);

@@ -67,7 +67,7 @@ static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, con
         tarn_get_job_fail(b, j, tarn_cancel_fail());
     } else if ((why->code != TARN_E_TIMEOUT && why->code != TARN_E_CANCELED) ||
                tarn_now_ns() >= j->get->deadline_ns) {
-        tarn_get_job_fail(b, j, tarn_reason_fail(j->why.code ? &j->why : why));
+        tarn_get_job_fail(b, j, tarn_reason_fail(tarn_get_why(j)->code ? tarn_get_why(j) : why));
     } else if (j->silent && answers_again(j)) { /* Redis does not answer, but the node does */
         tarn_get_try_all(j);
         j->stage = TARN_GET_RESOLVED;

@@ -28,7 +28,8 @@ static int copy(struct tarn_get *g, size_t i, const struct tarn_way *way, uint64
 
     if (!open_link)
         return TARN_INPROGRESS;
-    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, g->memo.gpu);
+    struct tarn_work w;
+    tarn_work_aim(&w, item, l, bytes, g->flags, g->memo.gpu);
     if (tarn_log_wants(&g->client->log, TARN_LOG_DEBUG))
         tarn_tell_route(way->side, &item->key, l->pool, w.gpu);
     int rc = open_link->ops->get(open_link->link, &w);

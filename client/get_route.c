@@ -74,7 +74,7 @@ static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct
 
     if (atomic_load(&node->health) != TARN_UP)
         return true;
-    if (j->why.code != TARN_E_UNAVAILABLE || b->answers == node)
+    if (tarn_get_why(j)->code != TARN_E_UNAVAILABLE || b->answers == node)
         return false;
     int rc = tarn_link_ask_node(node, others < until ? others : until, b->cancel);
     if (rc == TARN_E_NODE_DOWN)
@@ -113,11 +113,12 @@ static enum tarn_get_move await_answer(struct tarn_get_batch *b, struct tarn_get
 static int no_way(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *down)
 {
     bool failed = node_failed(b, j, down);
-    bool told = j->why.code == TARN_E_NODE_DOWN || j->why.code == TARN_E_TIMEOUT;
+    const struct tarn_reason *why = tarn_get_why(j);
+    bool told = why->code == TARN_E_NODE_DOWN || why->code == TARN_E_TIMEOUT;
     char who[TARN_NODE_TEXT];
 
-    if (j->why.code != 0 && (told || !failed))
-        return tarn_reason_fail(&j->why);
+    if (why->code != 0 && (told || !failed))
+        return tarn_reason_fail(why);
     if (!failed)
         return tarn_link_unreachable(down, false, j->gpu);
     return tarn_fail(TARN_E_NODE_DOWN,
@@ -133,7 +134,7 @@ static enum tarn_get_move give_up(struct tarn_get_batch *b, struct tarn_get_job 
     enum tarn_get_move move;
 
     if (j->refused) {
-        tarn_get_job_fail(b, j, tarn_reason_fail(&j->why));
+        tarn_get_job_fail(b, j, tarn_reason_fail(tarn_get_why(j)));
         return TARN_GET_MOVED;
     }
     if ((move = revive(b, j)) != TARN_GET_UNMOVED) /* first: it needs no directory */
@@ -174,7 +175,7 @@ static bool choose(const struct tarn_client *c, struct tarn_get_job *j, uint64_t
 }
 
 /* May the chosen copy be read? Else the job is UNLEASED, or another way must be chosen. */
-static bool is_leased(struct tarn_get_job *j, uint64_t now)
+static bool is_leased(const struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t now)
 {
     struct tarn_peer_node *node = tarn_get_copy(j)->node;
 
@@ -187,7 +188,7 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
         return false;
     case TARN_READ_LEASE_REFUSED:
         j->refused = true;
-        tarn_reason_keep(&j->why, tarn_read_lease_refusal(node));
+        tarn_reason_keep(&tarn_get_past(b, j)->why, tarn_read_lease_refusal(node));
         j->tried |= tarn_way_bits_to(j->way.loc);
         return false;
     case TARN_READ_LEASE_ASK:
@@ -213,20 +214,19 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j, bool openi
         if (tarn_get_canceled(j)) {
             tarn_get_job_fail(b, j, tarn_cancel_fail());
         } else if (now_ns >= j->get->deadline_ns) {
-            tarn_get_job_fail(
-                b, j,
-                tarn_fail(TARN_E_TIMEOUT, "%s",
-                          j->why.code ? j->why.text : "the deadline has passed: raise timeout_ms"));
+            tarn_get_job_fail(b, j,
+                              tarn_fail(TARN_E_TIMEOUT, "%s",
+                                        tarn_get_why(j)->code ? tarn_get_why(j)->text
+                                                              : "the deadline has passed: raise timeout_ms"));
         } else if (!fits(j, &bytes)) {
             if (!j->asked) {
                 tarn_get_want_again(j);
                 return;
             }
-            j->stage = TARN_GET_FINAL;
-            b->open--;
+            tarn_get_job_end(b, j);
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
         } else if (choose(b->client, j, now_ns)) {
-            if (!is_leased(j, now_ns))
+            if (!is_leased(b, j, now_ns))
                 continue;
             if (j->glanced && !(j->way.side->ops->caps & TARN_CAP_CHECKS)) {
                 tarn_get_look(b, j);

@@ -5,9 +5,11 @@
 
 #include "client/get_route.h"
 
-/* By how many items look_ahead() is ahead. */
+/* By how many items look_ahead() and job_ahead() are ahead. */
 #define ITEM_AHEAD 12
-#define KEY_AHEAD 6
+#define KEY_AHEAD 8
+#define PLACE_AHEAD 4
+#define JOB_AHEAD 3
 #define ENTRY_AHEAD 2
 
 static bool is_left(const struct tarn_get *g, size_t i)
@@ -48,7 +50,6 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->get = g;
     j->index = i;
     j->x.quiet_on = NULL;
-    j->why.code = 0;
     if (g->memo.found == i) {
         memcpy(&j->desc, &g->memo.desc, tarn_desc_bytes(&g->memo.desc));
         j->gpu = g->memo.gpu;
@@ -65,17 +66,36 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->stage = known ? TARN_GET_RESOLVED : TARN_GET_WANTED;
 }
 
+/* Will the cache be asked for item i, and with which hash? */
+static bool has_hash(const struct tarn_get *g, size_t i, uint64_t *hash_p)
+{
+    if (i >= g->n || g->hits || tarn_key_check(&g->items[i].key) != 0)
+        return false;
+    *hash_p = tarn_key_hash(&g->items[i].key);
+    return true;
+}
+
 /* Loads what the items after this one need, for a call's memory is seldom in the CPU's cache. */
 static void look_ahead(const struct tarn_get *g, size_t i)
 {
     const struct tarn_item *item = &g->items[i];
+    uint64_t hash;
 
     for (size_t at = 0; i + ITEM_AHEAD < g->n && at < sizeof *item; at += 64)
         __builtin_prefetch((const char *)(item + ITEM_AHEAD) + at, 1);
     if (i + KEY_AHEAD < g->n)
         __builtin_prefetch(item[KEY_AHEAD].key.data);
-    if (i + ENTRY_AHEAD < g->n && !g->hits && tarn_key_check(&item[ENTRY_AHEAD].key) == 0)
-        tarn_cache_prefetch(g->client->cache, tarn_key_hash(&item[ENTRY_AHEAD].key));
+    if (has_hash(g, i + PLACE_AHEAD, &hash))
+        tarn_cache_prefetch_place(g->client->cache, hash);
+    if (has_hash(g, i + ENTRY_AHEAD, &hash))
+        tarn_cache_prefetch_entry(g->client->cache, hash);
+}
+
+/* Loads what will be written of the job JOB_AHEAD after this one. */
+static void job_ahead(const struct tarn_get_job *j)
+{
+    for (size_t at = 0; at < offsetof(struct tarn_get_job, desc.locs[1]); at += 64)
+        __builtin_prefetch((const char *)(j + JOB_AHEAD) + at, 1);
 }
 
 void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
@@ -90,6 +110,8 @@ void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size
             left--;
             if (at_once)
                 look_ahead(gets[g], i);
+            if (at_once && left >= JOB_AHEAD)
+                job_ahead(&b->jobs[b->n]);
             if (!check(b, gets[g], i))
                 continue;
             struct tarn_get_job *j = &b->jobs[b->n++];

@@ -63,6 +63,7 @@ struct tarn_target {
     bool misfit;             /* the pieces had more bytes than there is room for */
     struct tarn_piece *made; /* of the pages that are written; NULL: not needed so far */
     struct tarn_transfer x;
+    struct tarn_reason refusal; /* x.why */
 };
 
 /* Where it can be read once it is stored. */

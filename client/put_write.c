@@ -103,6 +103,7 @@ static void aim(const struct tarn_put *p, struct tarn_target *t, uint64_t offset
     t->x.patience_ns = others ? tarn_peer_node_patience(t->node) : UINT64_MAX;
     t->x.cancel = p->cancel;
     t->x.quiet_on = NULL;
+    t->x.why = &t->refusal;
     t->tried = 0;
     t->misfit = false;
     free(t->made);
@@ -188,7 +189,7 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
 
 static void refused(struct tarn_target *t, int status)
 {
-    const char *why = t->x.why.code ? t->x.why.text : tarn_strerror(status);
+    const char *why = t->x.refused ? t->x.why->text : tarn_strerror(status);
 
     lose(t, tarn_peer_node_fail(t->node, status, "%s", why), false);
 }

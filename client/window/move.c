@@ -30,6 +30,7 @@
 struct job {
     struct tarn_move *move;
     struct tarn_transfer x;
+    struct tarn_reason refusal; /* x.why */
     struct tarn_way way;
     uint64_t tried; /* as in struct tarn_choice */
     bool flying;
@@ -173,7 +174,7 @@ static void refused(struct batch *b, struct job *j, int status)
 {
     finish(b, j,
            tarn_peer_node_fail(b->reach->lender, status, "%s",
-                               j->x.why.code ? j->x.why.text : tarn_strerror(status)));
+                               j->x.refused ? j->x.why->text : tarn_strerror(status)));
 }
 
 static void shown_again(struct batch *b, struct job *j)
@@ -293,6 +294,7 @@ static int aim(struct batch *b, struct job *j)
                                    .npieces = m->npieces};
     j->x.deadline_ns = b->deadline_ns;
     j->x.patience_ns = UINT64_MAX;
+    j->x.why = &j->refusal;
     return tarn_pieces_gpu(m->pieces, m->npieces, &b->seen, &j->x.work.gpu);
 }
 

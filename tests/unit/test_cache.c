@@ -141,6 +141,80 @@ static void binary_keys_differ_in_every_byte(void **state)
     tarn_cache_free(c);
 }
 
+/* All want one of the last two places of a table, whatever its size, or the first one. */
+static uint64_t crowded_hash(uint32_t i)
+{
+    return (uint64_t)i << 32 | (uint32_t)(UINT32_MAX - 1 + i % 3);
+}
+
+static void set_crowded(struct tarn_cache *c, uint32_t i)
+{
+    char text[32];
+    struct tarn_key k = key_of(text, i);
+    struct tarn_desc d = desc_of(i + 1, 1);
+    tarn_cache_set(c, &k, crowded_hash(i), &d);
+}
+
+static void drop_crowded(struct tarn_cache *c, uint32_t i)
+{
+    char text[32];
+    struct tarn_key k = key_of(text, i);
+    tarn_cache_drop(c, &k, crowded_hash(i), NULL);
+}
+
+static void assert_crowded(struct tarn_cache *c, uint32_t n, uint32_t gone, uint32_t gone_too)
+{
+    struct tarn_desc d;
+    char text[32];
+    for (uint32_t i = 0; i < n; i++) {
+        struct tarn_key k = key_of(text, i);
+        bool found = tarn_cache_find(c, &k, crowded_hash(i), &d);
+        assert_int_equal(found, i != gone && i != gone_too);
+        if (found)
+            assert_desc(&d, i + 1, 1);
+    }
+}
+
+static void entries_in_one_anothers_places_are_found(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 40; n++) {
+        struct tarn_cache *c = cache_new(1 << 20);
+        for (uint32_t i = 0; i < n; i++)
+            set_crowded(c, i);
+        for (uint32_t first = 0; first < n; first++)
+            for (uint32_t second = 0; second < n; second++) {
+                drop_crowded(c, first);
+                assert_crowded(c, n, first, first);
+                drop_crowded(c, second);
+                assert_crowded(c, n, first, second);
+                set_crowded(c, first);
+                set_crowded(c, second);
+            }
+        assert_int_equal(tarn_cache_count(c), n);
+        tarn_cache_free(c);
+    }
+}
+
+static void a_key_with_anothers_hash_is_not_taken_for_it(void **state)
+{
+    struct tarn_key a = {"a", 1}, b = {"b", 1};
+    struct tarn_desc one = desc_of(1, 1), two = desc_of(2, 2), d;
+    struct tarn_cache *c = cache_new(1000);
+
+    (void)state;
+    tarn_cache_set(c, &a, 7, &one);
+    assert_false(tarn_cache_find(c, &b, 7, &d));
+    tarn_cache_drop(c, &b, 7, NULL);
+    assert_true(tarn_cache_find(c, &a, 7, &d));
+    tarn_cache_set(c, &b, 7, &two);
+    assert_true(tarn_cache_find(c, &b, 7, &d));
+    assert_desc(&d, 2, 2);
+    assert_false(tarn_cache_find(c, &a, 7, &d));
+    assert_int_equal(tarn_cache_count(c), 1);
+    tarn_cache_free(c);
+}
+
 struct writer {
     struct tarn_cache *cache;
     _Atomic bool stop;
@@ -171,6 +245,37 @@ static void entries_are_read_whole(void **state)
     tarn_cache_free(w.cache);
 }
 
+static void *keep_looking_ahead(void *arg)
+{
+    struct writer *w = arg;
+    char text[32];
+    for (uint32_t i = 0; !atomic_load(&w->stop); i = (i + 1) % 10000) {
+        struct tarn_key k = key_of(text, i);
+        tarn_cache_prefetch_place(w->cache, tarn_key_hash(&k));
+        tarn_cache_prefetch_entry(w->cache, tarn_key_hash(&k));
+    }
+    return NULL;
+}
+
+static void one_thread_looks_ahead_while_another_adds(void **state)
+{
+    struct writer w = {.cache = cache_new(20000)};
+    struct tarn_desc d;
+    pthread_t t;
+
+    (void)state;
+    assert_int_equal(pthread_create(&t, NULL, keep_looking_ahead, &w), 0);
+    for (uint32_t i = 0; i < 10000; i++)
+        set(w.cache, i, i + 1, 1);
+    atomic_store(&w.stop, true);
+    pthread_join(t, NULL);
+    for (uint32_t i = 0; i < 10000; i++) {
+        assert_true(find(w.cache, i, &d));
+        assert_desc(&d, i + 1, 1);
+    }
+    tarn_cache_free(w.cache);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,7 +283,10 @@ int main(void)
         cmocka_unit_test(only_the_stale_location_is_dropped),
         cmocka_unit_test(used_entries_outlive_unused_ones),
         cmocka_unit_test(binary_keys_differ_in_every_byte),
+        cmocka_unit_test(entries_in_one_anothers_places_are_found),
+        cmocka_unit_test(a_key_with_anothers_hash_is_not_taken_for_it),
         cmocka_unit_test(entries_are_read_whole),
+        cmocka_unit_test(one_thread_looks_ahead_while_another_adds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

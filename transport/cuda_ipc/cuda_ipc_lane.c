@@ -21,13 +21,12 @@
 
 struct part {
     struct tarn_work *work;
-    uint64_t runs; /* the part is started when the lane has started this many runs */
-    uint64_t mark; /* 0: no mark yet */
-    bool last;     /* the work ends with this part, */
-    int status;    /* with this status */
-    /* of a work in pageable memory: */
+    uint64_t runs;             /* the part is started when the lane has started this many runs */
+    uint64_t mark;             /* 0: no mark yet */
+    bool last;                 /* the work ends with this part, */
+    int status;                /* with this status */
+    uint8_t *stretch;          /* in the ring; NULL: the work needs none, and the rest means nothing */
     struct tarn_cursor cursor; /* its start in the work's pieces */
-    uint8_t *stretch;          /* NULL: part of a work that needs no ring */
     uint64_t bytes, ring_end;
 };
 
@@ -215,7 +214,12 @@ static void writer_end(struct tarn_ipc_lane *l, const struct tarn_ipc_writer *o)
 static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct part *p = part_at(l, l->count++);
-    *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
+    p->work = w;
+    p->runs = l->added;
+    p->mark = 0;
+    p->last = l->place.done == w->bytes;
+    p->status = 0;
+    p->stretch = NULL;
     if (p->last) {
         l->pending -= course(w)->runs;
         l->waiting = w->next;
@@ -248,7 +252,8 @@ static bool fill_pages(struct tarn_ipc_lane *l, struct tarn_work *w)
     size_t room = tarn_cuda_pages_room(l->room), begin = l->nlist;
     uint64_t page_bytes = w->layout->buffer.page_bytes;
     uint32_t page = l->place.cursor.piece;
-    for (uint32_t n; page < w->npieces && l->nlist < room && l->list_runs < l->burst; page += n) {
+    bool rest = page > 0; /* of a work that the last list has cut: it is not cut again */
+    for (uint32_t n; page < w->npieces && l->nlist < room && (rest || l->list_runs < l->burst); page += n) {
         struct tarn_cuda_pages *e = &list[l->nlist++];
         n = w->npieces - page < TARN_CUDA_PAGES_MAX ? w->npieces - page : TARN_CUDA_PAGES_MAX;
         e->far = course(w)->at + page * page_bytes;
@@ -461,8 +466,10 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, 
                         uint8_t *at)
 {
     struct tarn_ipc_course *course = tarn_ipc_course(w);
-    if (!tarn_ipc_lane_busy(l))
+    if (!tarn_ipc_lane_busy(l)) {
         l->burst = FIRST;
+        l->first = 0; /* these parts are in the CPU's cache */
+    }
     course->at = at;
     course->runs = about_runs(w);
     course->put = put;
