@@ -4,9 +4,12 @@
  *
  * A gather is two kernels. The first copies, and leaves in a row's status the stamp of the page that it has read
  * (stamps are positive). The second compares generations. It begins early and looks the rows up, then waits for
- * the first (programmatic dependent launch), and behind that needs no fence. A
- * block reads neighbouring generations once for all its rows, because the GPU does reads of the same sector of
- * host memory one after the other: when each row read its own, 2048 rows of 161 pages took 150 us.
+ * the first (programmatic dependent launch), and behind that needs no fence.
+ *
+ * What it costs is reading generations in the host's memory: 10 us for 2048 single ones, and 2.5 us for each
+ * further read of the same sector, since the GPU does those one after the other. So a block reads the lines of
+ * memory that its rows' generations are in, each once, whole. If there are too many lines for that, the rows are
+ * far apart, and each reads its own.
  */
 #include <tarn/device.h>
 
@@ -14,8 +17,13 @@
 
 #define BLOCK 256
 #define BLOCKS_PER_SM 3
-#define CHECKERS 1024         /* threads of a block, and rows that it checks at a time */
-#define PLACES (2 * CHECKERS) /* for pairs of generations, found by hashing */
+#define CHECKERS 1024          /* threads of a block */
+#define EACH 2                 /* rows of a thread */
+#define TILE (CHECKERS * EACH) /* rows that a block checks at a time */
+#define PLACES (2 * TILE)      /* for lines, found by hashing */
+#define LINE 128
+#define HALVES (LINE / 16) /* of a line */
+#define LINES 384          /* that are read whole */
 
 static __device__ void let_check_begin(void)
 {
@@ -55,63 +63,106 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
 
 /* --- checking ----------------------------------------------------------------------------------- */
 
-/* Pairs of generations, by address; 0: an empty place. */
-struct pairs {
-    unsigned long long at[PLACES];
-    struct tarn_half pair[PLACES];
+/* Lines of generations that a block's rows need. */
+struct lines {
+    unsigned long long at[PLACES]; /* by hash; 0: an empty place */
+    uint16_t number[PLACES];
+    uint32_t n;
+    unsigned long long list[LINES];
+    struct tarn_half line[LINES][HALVES];
 };
 
-/* The place of the generation's pair. *first: this thread has put it there. */
-static __device__ uint32_t place_of(struct pairs *s, const uint32_t *gen_at, bool *first)
+/* The place of the generation's line; notes the line if it is new. */
+static __device__ uint32_t place_of(struct lines *l, const uint32_t *gen_at)
 {
-    const unsigned long long at = (unsigned long long)gen_at & ~(unsigned long long)(sizeof(struct tarn_half) - 1);
-    uint32_t place = (uint32_t)((at / sizeof(struct tarn_half) * 0x9e3779b97f4a7c15ull) >> 32) % PLACES;
+    const unsigned long long at = (unsigned long long)gen_at & ~(unsigned long long)(LINE - 1);
+    uint32_t place = (uint32_t)((at / LINE * 0x9e3779b97f4a7c15ull) >> 32) % PLACES;
     for (;; place = (place + 1) % PLACES) {
-        const unsigned long long there = atomicCAS(&s->at[place], 0ull, at);
-        *first = there == 0;
-        if (*first || there == at)
+        const unsigned long long there = atomicCAS(&l->at[place], 0ull, at);
+        if (there == 0) {
+            const uint32_t number = atomicAdd(&l->n, 1u);
+            l->number[place] = (uint16_t)number;
+            if (number < LINES)
+                l->list[number] = at;
+        }
+        if (there == 0 || there == at)
             return place;
     }
 }
 
-static __device__ uint32_t gen_in(const struct tarn_half *pair, const uint32_t *gen_at)
+static __device__ void read_lines(struct lines *l)
 {
-    return (uint32_t)((uintptr_t)gen_at & sizeof(uint64_t) ? pair->b : pair->a);
+    for (uint32_t i = threadIdx.x; i < l->n * HALVES; i += CHECKERS)
+        l->line[i / HALVES][i % HALVES] =
+            tarn_dev_half_read((const struct tarn_half *)l->list[i / HALVES] + i % HALVES);
 }
 
-/* The status of a row whose page was r when it was copied, if it has the same stamp. */
-static __device__ int32_t verdict(const struct tarn_dev_row *r, int32_t stamp, const struct tarn_half *pair)
+/* The low half of the generation, as it is now. */
+static __device__ uint32_t gen_now(const struct lines *l, uint32_t place, const uint32_t *gen_at)
 {
+    if (l->n > LINES)
+        return tarn_dev_load32(gen_at);
+    const struct tarn_half *half = &l->line[l->number[place]][(uintptr_t)gen_at % LINE / 16];
+    return (uint32_t)((uintptr_t)gen_at & sizeof(uint64_t) ? half->b : half->a);
+}
+
+/* Rows of a tile, looked up. */
+struct tile {
+    struct tarn_dev_row row[EACH];
+    uint32_t place[EACH];
+};
+
+static __device__ void look_up(const struct tarn_dev_table *table, const uint32_t *rows, uint32_t n, uint32_t begin,
+                               struct lines *l, struct tile *t)
+{
+    for (uint32_t p = threadIdx.x; p < PLACES; p += CHECKERS)
+        l->at[p] = 0;
+    if (threadIdx.x == 0)
+        l->n = 0;
+    __syncthreads();
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        const uint32_t i = begin + k * CHECKERS + threadIdx.x;
+        t->row[k].status = TARN_E_INVALID;
+        if (i < n)
+            t->row[k] = tarn_dev_find(table, rows[i], false);
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++)
+        if (!t->row[k].status)
+            t->place[k] = place_of(l, t->row[k].gen_at);
+    __syncthreads();
+}
+
+/* A row was copied when its page had this stamp. */
+static __device__ int32_t verdict(const struct lines *l, const struct tile *t, uint32_t k, int32_t stamp)
+{
+    const struct tarn_dev_row *r = &t->row[k];
     const bool same = !r->status && r->stamp == (uint32_t)stamp;
-    return same && gen_in(pair, r->gen_at) == r->gen ? 0 : TARN_E_STALE;
+    return same && gen_now(l, t->place[k], r->gen_at) == r->gen ? 0 : TARN_E_STALE;
 }
 
 static __global__ void __launch_bounds__(CHECKERS)
     check(const __grid_constant__ struct tarn_dev_table table, const uint32_t *rows, uint32_t n, int32_t *status)
 {
-    __shared__ struct pairs pairs;
-    for (uint32_t begin = blockIdx.x * CHECKERS; begin < n; begin += gridDim.x * CHECKERS) {
-        const uint32_t i = begin + threadIdx.x;
-        struct tarn_dev_row r = {0};
-        uint32_t place = 0;
-        bool first = false;
-        for (uint32_t p = threadIdx.x; p < PLACES; p += CHECKERS)
-            pairs.at[p] = 0;
-        __syncthreads();
-        if (i < n)
-            r = tarn_dev_find(&table, rows[i], false);
-        if (i < n && !r.status)
-            place = place_of(&pairs, r.gen_at, &first);
+    extern __shared__ struct lines lines[];
+    struct tile t;
+    for (uint32_t begin = blockIdx.x * TILE; begin < n; begin += gridDim.x * TILE) {
+        look_up(&table, rows, n, begin, lines, &t);
         wait_for_copies();
-        if (first)
-            pairs.pair[place] = tarn_dev_half_read((const struct tarn_half *)pairs.at[place]);
-        const int32_t stamp = i < n ? status[i] : 0;
+        if (lines->n <= LINES)
+            read_lines(lines);
         __syncthreads();
-        const int32_t found = stamp > 0 ? verdict(&r, stamp, &pairs.pair[place]) : 0;
-        if (stamp > 0)
-            status[i] = found;
-        if (found)
-            tarn_dev_note(&table, &r, found, false);
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) {
+            const uint32_t i = begin + k * CHECKERS + threadIdx.x;
+            const int32_t stamp = i < n ? status[i] : 0;
+            const int32_t found = stamp > 0 ? verdict(lines, &t, k, stamp) : 0;
+            if (stamp > 0)
+                status[i] = found;
+            if (found)
+                tarn_dev_note(&table, &t.row[k], found, false);
+        }
         __syncthreads();
     }
 }
@@ -125,15 +176,20 @@ extern "C" cudaError_t tarn_kernel_gather(const struct tarn_dev_table *table, co
 {
     const uint32_t warps = BLOCK / 32, most = (uint32_t)d->sms * BLOCKS_PER_SM;
     const uint32_t wanted = table->row_bytes > 4096 ? n : (n + warps - 1) / warps;
-    const uint32_t tiles = (n + CHECKERS - 1) / CHECKERS;
+    const uint32_t tiles = (n + TILE - 1) / TILE;
     cudaLaunchConfig_t launch = {};
     cudaLaunchAttribute early = {};
+    cudaError_t e =
+        cudaFuncSetAttribute(check, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct lines));
+    if (e)
+        return e;
     gather<<<wanted < most ? wanted : most, BLOCK, 0, stream>>>(*table, rows, n, (uint8_t *)to, stride, status);
-    cudaError_t e = cudaGetLastError();
+    e = cudaGetLastError();
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     launch.gridDim = dim3(tiles < (uint32_t)d->sms ? tiles : (uint32_t)d->sms);
     launch.blockDim = dim3(CHECKERS);
+    launch.dynamicSmemBytes = sizeof(struct lines);
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = d->overlaps;
