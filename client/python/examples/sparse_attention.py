@@ -72,6 +72,7 @@ class Step:
         self.query = torch.zeros(HEADS, LATENT + ROPE, device=index.device)
         self.rows = torch.empty(k, row_bytes, dtype=torch.uint8, device=index.device)
         side = torch.cuda.Stream(index.device)
+        side.wait_stream(torch.cuda.current_stream(index.device))
         with torch.cuda.stream(side):  # loads all kernels, which a capture must not do
             self._run()
         side.synchronize()
@@ -95,7 +96,8 @@ class Step:
         want = encoded[self.picked]
         assert torch.equal(self.rows[self.good], want[self.good]), "a row has other bytes than its original"
         assert bool(self.good.any()), "no row could be read"
-        torch.testing.assert_close(self.out, attend(self.query, want, self.good))
+        # A graph may choose other kernels for the products, which sum in another order.
+        torch.testing.assert_close(self.out, attend(self.query, want, self.good), rtol=1e-4, atol=1e-4)
 
 
 def replay_until(step: Step, condition: Callable[[], Any]) -> int:

@@ -3,6 +3,8 @@
 package's logic, and on a GPU with torch."""
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -258,6 +260,22 @@ class Cases(StoreCase):
         done = subprocess.run([sys.executable, "-c", code, self.store.uri], capture_output=True, text=True, timeout=120)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_child_process(self) -> None:
+        table = self.client.table(1)
+        pid = os.fork()
+        if pid == 0:  # it says by its status that all went well
+            try:
+                with contextlib.suppress(tarn.Forked):
+                    table.set([self.key()])
+                    os._exit(1)
+                table.close()
+                os._exit(0 if table.closed else 2)
+            finally:
+                os._exit(3)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        table.set(self.put(1, 64))
+        self.assertEqual(self.one(table, 64), content(64, 0))
+
     # --- threads
 
     def test_threads_take_turns(self) -> None:
@@ -420,7 +438,7 @@ class OnGpu(Cases):
         return torch.frombuffer(bytearray(data), dtype=kind).reshape(shape).to("cuda:0")
 
     def read(self, array: Any, nbytes: int) -> bytes:
-        return bytes(array.contiguous().view(torch.uint8).flatten()[:nbytes].cpu().numpy().tobytes())
+        return bytes(array.contiguous().view(torch.uint8).flatten()[:nbytes].tolist())
 
     def column(self, array: Any) -> Any:
         return array[:, 0]
@@ -494,6 +512,22 @@ class OnGpu(Cases):
         self.refused(self.client.table(1), "out: lies on device 1", self.rows(0), there)
 
 
+class KeysOfHits(StoreCase):
+    def test_every_look_up_keeps_them(self) -> None:
+        keys = [self.key(), self.key("other").encode()]
+        self.assertEqual(self.client.lookup(k for k in keys).keys, tuple(keys))
+        given = list(keys)
+        hits = self.client.match_prefix(given, stride=2)
+        given.clear()
+        self.assertEqual(hits.keys, tuple(keys))
+        self.assertEqual(self.client.lookup([]).keys, ())
+
+        async def later() -> tarn.Hits:
+            return await self.client.amatch_prefix(list(keys))
+
+        self.assertEqual(asyncio.run(later()).keys, tuple(keys))
+
+
 class WithoutGpu(StoreCase):
     def test_no_gpu(self) -> None:
         self.client.put(self.key(), bytes(64))
@@ -511,7 +545,8 @@ class WithoutGpu(StoreCase):
 def load_tests(loader: unittest.TestLoader, tests: Any, pattern: Any) -> unittest.TestSuite:
     if CHILD in sys.argv:
         return loader.loadTestsFromTestCase(Played)
-    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in (OverPlayedGpus, OnGpu, WithoutGpu))
+    cases = (OverPlayedGpus, OnGpu, KeysOfHits, WithoutGpu)
+    return unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ static PyObject *set_pages(struct table *t, struct batch *b, uint32_t first, PyO
     if (batch_keys(b, keys, &k, &n) < 0 || hits_of(hits, t->client, n, &h) < 0)
         return NULL;
     if (n > t->npages || first > t->npages - n) {
-        raise_why(TARN_E_INVALID, NULL, "table: %zu pages from page %u on: it has %u", n, first, t->npages);
+        raise_why(TARN_E_INVALID, NULL,
+                  "table: %zu keys from page %u on: it has %u pages: give fewer, or make a larger table", n,
+                  first, t->npages);
         return NULL;
     }
     int32_t *statuses = arena_zalloc(&b->arena, (n ? n : 1) * sizeof *statuses);
@@ -384,6 +386,8 @@ static PyObject *table_close(PyObject *self, PyObject *unused)
     struct table *t = (struct table *)self;
 
     (void)unused;
+    if (client_is_over(t->client)) /* in a child process the turn may be that of a thread that is not there */
+        Py_RETURN_NONE;
     if (take_turn(t) < 0)
         return NULL;
     end(t);
