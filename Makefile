@@ -152,7 +152,7 @@ endif
 # Test programs may use every module; the harness starts real nodes and a real Redis for them. Of the archives a program
 # gets what it refers to, of tarnd no main() as it has one; the objects are in each, as nothing refers to them.
 vpath test_%.c $(sort $(dir $(tests_src)))
-test_lib_src := $(wildcard tests/*.c tests/history/*.c) $(filter-out $(tests_src),$(wildcard tests/conformance/*.c)) $(tcpx_test_src) $(file_src) client/bench/bench_stats.c
+test_lib_src := $(wildcard tests/*.c tests/history/*.c) $(filter-out $(tests_src),$(wildcard tests/conformance/*.c)) $(tcpx_test_src) $(file_src) client/cli/cli_version.c client/bench/bench_stats.c
 test_objs    := $(call obj,$(wildcard tests/linked/*.c) $(cuda_test_src) $(faulty_src))
 test_libs    := $(B)/tests/libtests.a $(B)/tests/libtarnd.a $(B)/libtarn.a
 $(B)/tests/libtests.a: $(call obj,$(test_lib_src))

@@ -90,6 +90,17 @@ static size_t list_gpus(struct tarn_buf *b)
     return n;
 }
 
+void doctor_driver(char version[32])
+{
+    char line[256];
+
+    version[0] = '\0';
+    cli_first_line("/proc/driver/nvidia/version", line, sizeof line);
+    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t"));)
+        if (word[0] >= '1' && word[0] <= '9' && strchr(word, '.'))
+            snprintf(version, 32, "%s", word);
+}
+
 void doctor_gpus(struct doctor *d)
 {
     struct tarn_buf gpus = {0};

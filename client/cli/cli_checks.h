@@ -21,6 +21,10 @@ struct doctor {
 void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
                   const char *remedy, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
+/* The NVIDIA driver's version: "535.104.05" of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05
+ * Sat
+ * ..."; "" if there is none. */
+void doctor_driver(char version[32]);
 /* Checks the NVIDIA driver and its GPUs. */
 void doctor_gpus(struct doctor *d);
 /* Checks a clock that showed told_ms at some moment between asked_ms (by this host's clock) and now. */
@@ -32,5 +36,7 @@ bool doctor_redis(struct doctor *d);
 void doctor_nodes(struct doctor *d);
 /* Checks everything the tcpx transport needs. */
 void doctor_tcpx(struct doctor *d);
+/* Checks everything that kernels need which read the store by themselves (docs/gpu-driven.md). */
+void doctor_gpu_driven(struct doctor *d);
 
 #endif

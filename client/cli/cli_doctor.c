@@ -263,6 +263,16 @@ static void check_all(struct doctor *d)
         doctor_nodes(d);
 }
 
+typedef void doctor_fn(struct doctor *d);
+
+/* What checks that alone; NULL: there is no such word. */
+static doctor_fn *part(const char *word)
+{
+    return strcmp(word, "tcpx") == 0         ? doctor_tcpx
+           : strcmp(word, "gpu-driven") == 0 ? doctor_gpu_driven
+                                             : NULL;
+}
+
 static int run(struct cli *c, const void *config)
 {
     const struct doctor_config *o = config;
@@ -271,21 +281,19 @@ static int run(struct cli *c, const void *config)
         .table = {.align = "llll"},
         .checks = json_array(),
     };
-    int rc = cli_want_args(c, 0, 1, "tcpx");
+    doctor_fn *check = check_all;
+    int rc = cli_want_args(c, 0, 1, "tcpx or gpu-driven");
 
-    if (rc == 0 && c->nargs && strcmp(c->args[0], "tcpx") != 0)
+    if (rc == 0 && c->nargs && !(check = part(c->args[0])))
         rc = tarn_fail(TARN_E_INVALID,
-                       "\"%s\": the only argument is tcpx; without it, doctor checks everything else",
+                       "\"%s\": give tcpx or gpu-driven; without them, doctor checks everything else",
                        c->args[0]);
     if (rc == 0)
         rc = tarn_tcpx_settings_export(o->tcpx_plugin, NULL);
     if (rc != 0)
         goto drop_checks;
     cli_row(&d.table, "CHECK", "STATE", "NEEDED", "FOUND", NULL);
-    if (c->nargs)
-        doctor_tcpx(&d);
-    else
-        check_all(&d);
+    check(&d);
     rc = report(&d);
     c->not_opened = false; /* a row says so */
     if (rc == 0 && d.missing)
@@ -309,7 +317,7 @@ static const struct tarn_option options[] = {
 
 static const struct tarn_program program = {
     .name = "tarn doctor",
-    .arguments = "[tcpx]",
+    .arguments = "[tcpx | gpu-driven]",
     .brief = "check what this machine and its Redis offer, and say what to do",
     .description =
         "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports and Redis. Then it does what a "
@@ -320,7 +328,12 @@ static const struct tarn_program program = {
         "With the word tcpx it looks at what the tcpx transport needs: the network plugin, its environment, "
         "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in two processes of its "
         "own, which connect with each other by a device and register memory; each step has --timeout-ms, and "
-        "the times are shown.",
+        "the times are shown.\n\n"
+        "With the word gpu-driven it looks at what kernels need that read the store by themselves: the "
+        "driver, "
+        "CUDA, the kernel, each GPU, which other GPUs it reaches, whether it reads memory as that of a CPU "
+        "pool, "
+        "and the NICs for what it does not reach.",
     CLI_OPTIONS(options),
 };
 

@@ -255,24 +255,11 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t, uin
 
 /* --- the machine -------------------------------------------------------------------------------- */
 
-/* "535.104.05" from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."; "" without a
- * driver. */
-static void read_driver(char version[32])
-{
-    char line[256];
-
-    version[0] = '\0';
-    cli_first_line("/proc/driver/nvidia/version", line, sizeof line);
-    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t"));)
-        if (word[0] >= '1' && word[0] <= '9' && strchr(word, '.'))
-            snprintf(version, 32, "%s", word);
-}
-
 static void check_driver(struct doctor *d)
 {
     char version[32];
 
-    read_driver(version);
+    doctor_driver(version);
     doctor_check(d, "NVIDIA driver", strtol(version, NULL, 10) >= DRIVER ? GOOD : OPTIONAL,
                  "525, for CUDA 12",
                  version[0] ? "use a newer one: the plugin for TCPX is built for CUDA 12"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # tarn doctor does what a client does. It fails and names the remedy without Redis, with a Redis that cannot
-# be the directory, without a node, and with a wrong secret. It puts and gets in each pool. It leaves no
+# be the directory, without a node, without a GPU if asked about those, and with a wrong secret. It puts and gets in each pool. It leaves no
 # objects and evicts none.
 . "${0%/*}/cli.sh"
 
@@ -11,6 +11,22 @@
 expect 6 doctor --redis "unix://$dir/none.sock"
 says out "something needed is missing"
 says out "Redis: start redis-server, or tarnd without --redis"
+
+# --- what kernels need that read the store by themselves: no Redis, and here no GPU ------------------------
+
+export CUDA_VISIBLE_DEVICES= STANDIN_VISIBLE=
+expect 6 doctor gpu-driven
+for row in kernel "NVIDIA driver" "CUDA of the driver" "CUDA of this build" OFED "GPU: see the sentence"; do
+    says out "$row"
+done
+silent_about out Redis
+expect 6 doctor gpu-driven --json
+says out '"name": "GPU"'
+says out '"state": "missing"'
+expect 2 doctor gpu-drive
+says err "give tcpx or gpu-driven"
+expect 2 doctor gpu-driven tcpx
+unset CUDA_VISIBLE_DEVICES STANDIN_VISIBLE
 
 chmod 0755 "$dir"
 start_redis main --unixsocketperm 777

@@ -202,7 +202,7 @@ done <<'EOF'
 2 | see `tarn events --help` | tarn events x
 2 | must be 0 to 9223372036854775807 N | tarn events --count -1
 2 | "x" is no whole number of MS | tarn events --for-ms x
-2 | the only argument is tcpx; without it, doctor checks everything else | tarn doctor foo
+2 | give tcpx or gpu-driven; without them, doctor checks everything else | tarn doctor foo
 2 | tarn doctor --help lists them | tarn doctor tcpx --no-such
 2 | tarnd takes options only: see --help | tarnd x
 2 | did you mean --pool? | tarnd --pol cpu0:bytes=1M

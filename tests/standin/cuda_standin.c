@@ -24,6 +24,8 @@
  * lost. lost: the n-th copy is accepted, and then this process loses its device STANDIN_VERBOSE=      if set,
  * prints illegal addresses to stderr
  *
+ *   STANDIN_CUDA=11080    the version of CUDA (12020)
+ *
  * Events are ints: 0 not passed, 1 passed, negative: the work before the event has failed. streams.c has the
  * application's streams, export.c has exports of memory.
  *

@@ -5,6 +5,7 @@
  */
 #include "tests/standin/cuda_standin.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,6 +13,12 @@
 #include "transport/cuda/cuda.h"
 
 /* The stand-in's GPUs have no PCI address. */
+void tarn_cuda_versions(int *driver_p, int *runtime_p)
+{
+    const char *text = getenv("STANDIN_CUDA");
+    *driver_p = *runtime_p = text ? (int)strtol(text, NULL, 10) : 12020;
+}
+
 int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
 {
     (void)device, (void)pci;

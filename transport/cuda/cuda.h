@@ -34,6 +34,9 @@ struct tarn_cuda_device {
 
 /* The number of devices. UNAVAILABLE: none, with the reason (no driver, hidden, built without CUDA). */
 int tarn_cuda_count(int *n_p);
+/* As CUDA counts, 12020 for 12.2: the newest version that the driver has, 0 without a driver; and that of the
+ * runtime that tarn was built with, 0 without CUDA. */
+void tarn_cuda_versions(int *driver_p, int *runtime_p);
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d);
 /* Ordinals differ between processes (CUDA_VISIBLE_DEVICES); uuids do not. NOT_REACHABLE: not visible. */
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p);

@@ -16,6 +16,11 @@ int tarn_cuda_count(int *n_p)
     return without();
 }
 
+void tarn_cuda_versions(int *driver_p, int *runtime_p)
+{
+    *driver_p = *runtime_p = 0;
+}
+
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
 {
     (void)device, (void)d;

@@ -128,6 +128,14 @@ int tarn_cuda_count(int *n_p)
     return no_device(e);
 }
 
+void tarn_cuda_versions(int *driver_p, int *runtime_p)
+{
+    *driver_p = 0;
+    *runtime_p = CUDART_VERSION;
+    cudaDriverGetVersion(driver_p);
+    cudaGetLastError();
+}
+
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
 {
     struct cudaDeviceProp p;

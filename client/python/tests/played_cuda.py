@@ -78,11 +78,11 @@ class Device:
 class Tensor:
     """As much of torch.Tensor as the package asks; strides in elements."""
 
-    dtype = "torch.float32"
     is_cpu = False
 
-    def __init__(self, driver: Driver, device: int, shape: Tuple[int, ...],
-                 strides: Optional[Tuple[int, ...]] = None, at: Optional[int] = None) -> None:
+    def __init__(self, driver: Driver, device: int, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]] = None,
+                 at: Optional[int] = None, dtype: str = "torch.float32") -> None:
+        self.driver, self.dtype = driver, dtype
         dense, n = [], 1
         for d in reversed(shape):
             dense.insert(0, n)
@@ -92,6 +92,9 @@ class Tensor:
         self.shape = shape
         self.device = Device("cuda", device)
         self.at = driver.alloc(device, max(4 * n, 4)) if at is None else at
+
+    def new_empty(self, shape: Tuple[int, ...], dtype: str) -> "Tensor":
+        return Tensor(self.driver, self.get_device(), shape, dtype=dtype)
 
     def get_device(self) -> int:
         return self.device.index or 0
@@ -118,5 +121,6 @@ class Streams:
     def __init__(self, driver: Driver, devices: int) -> None:
         self.current: List[Any] = [driver.lib.played_stream(d) for d in range(devices)]
         torch: Any = types.ModuleType("torch")
+        torch.int32 = "torch.int32"
         torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: self.current[device])
         sys.modules["torch"] = torch

@@ -93,6 +93,7 @@ CALLS = {
     "load": ([{"k": bytearray(1)}], dict(progress=False, chunk=1, timeout=2.0)),
     "save": ([{"k": b"1"}], dict(progress=False, chunk=1, replace=True)),
     "register": ([bytearray(1)], {}),
+    "table": ([1], dict(device=0, timeout=2.0)),
     "window": ([bytearray(1)], {}),
     "reach": (["none"], dict(timeout=2.0)),
     "connect": (["127.0.0.1:1"], dict(hello=b"", timeout=2.0)),

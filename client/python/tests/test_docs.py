@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pages about Python show is so: their blocks are run, a page from its beginning to its end, over a node of
 its own. Blocks without ">>>" have one statement a line. What follows "```python needs=torch" is left out where there
-is no torch."""
+is no torch, "needs=gpu" where torch sees no GPU."""
 from __future__ import annotations
 
 import doctest
@@ -20,6 +20,12 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 
 
 def here(block: Match[str]) -> bool:
+    if block[1] == "gpu":
+        if importlib.util.find_spec("torch") is None:
+            return False
+        import torch
+
+        return bool(torch.cuda.is_available())
     return block[1] is None or importlib.util.find_spec(block[1]) is not None
 
 

@@ -26,6 +26,7 @@ import bare_copies
 import kv_offload
 import pd_disagg
 import replay
+import sparse_attention
 import two_processes
 from kv_blocks import chain_keys, chain_root
 from local_nodes import local_nodes
@@ -35,8 +36,11 @@ MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spe
 needs_torch = unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
 
 
+needs_torch_alone = unittest.skipIf("torch" in MISSING, "torch: not installed")
+
+
 def needs_gpu(test):
-    @needs_torch
+    @needs_torch_alone
     @functools.wraps(test)
     def run(self):
         import torch
@@ -226,6 +230,7 @@ class Offload(unittest.TestCase):
         for dtype in ("bf16", "f32"):
             self.measure("--backend=torch", f"--dtype={dtype}", "--tokens=256", "--chunk=128")
 
+    @needs_torch
     @needs_gpu
     def test_pools_of_both_memories_and_a_gpu(self):
         rows = self.measure("--backend=torch", "--device=cuda:0", "--tokens=512", "--chunk=128", "--span=1,4")
@@ -263,6 +268,7 @@ class Disaggregation(unittest.TestCase):
     def test_torch_by_windows(self):
         self.measure("--windows", "--backend=torch", "--tokens=100")
 
+    @needs_torch
     @needs_gpu
     def test_by_a_pool_of_a_gpu(self):
         devices = ("--prefill-device=cuda:0", "--decode-device=cuda:0", "--pool=gpu")
@@ -351,10 +357,54 @@ class Messages(unittest.TestCase):
             self.assertEqual(two_processes.run("", _fails, lambda c, channel: None, []), 1)
         self.assertIn("the sender has ended with 1", said.getvalue())
 
-    @unittest.skipIf(importlib.util.find_spec("torch") is None, "torch: not installed")
+    @needs_torch_alone
     def test_torch(self):
         status, said = self.said("messages_torch")
         self.assertEqual((status, said[-1]), (0, "received sizes: [2048, 4096, 1024]"))
+
+
+class SparseAttention(unittest.TestCase):
+    """Its results are compared within."""
+
+    def said(self, *flags):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(sparse_attention.main(flags), 0)
+        return said.getvalue().splitlines()
+
+    @needs_torch_alone
+    def test_rows_hold_what_was_encoded(self):
+        import torch
+
+        torch.manual_seed(3)
+        latent, rope = torch.randn(10, 512), torch.randn(10, 64)
+        for row_bytes, latent_bound, rope_bound in ((576, 2**-3, 2**-3), (656, 2**-3, 2**-7)):
+            rows = sparse_attention.encode(latent, rope, row_bytes)
+            self.assertEqual((rows.shape, rows.dtype), ((10, row_bytes), torch.uint8))
+            got_latent, got_rope = sparse_attention.decode(rows).split([512, 64], 1)
+            self.assertLess((got_latent - latent).abs().max(), latent_bound * latent.abs().max())
+            self.assertLess((got_rope - rope).abs().max(), rope_bound * rope.abs().max())
+
+    @needs_torch_alone
+    def test_rows_without_an_object_do_not_count(self):
+        import torch
+
+        torch.manual_seed(4)
+        query, good = torch.randn(16, 576), torch.tensor([True, False, True, True])
+        for row_bytes in (576, 656):
+            rows = sparse_attention.encode(torch.randn(4, 512), torch.randn(4, 64), row_bytes)
+            want = sparse_attention.attend(query, rows[good], torch.tensor([True] * 3))
+            rows[1] = 0xFF  # not a number, in each of its types
+            torch.testing.assert_close(sparse_attention.attend(query, rows, good), want)
+
+    def test_without_a_gpu(self):
+        with mock.patch.object(sparse_attention, "torch", None):
+            self.assertEqual(self.said(), ["nothing was run: this example needs torch and a GPU"])
+
+    @needs_gpu
+    def test_on_a_gpu(self):
+        said = self.said("--tokens=1024", "--k=64", "--steps=10")
+        self.assertEqual([line.split(":")[0] for line in said], ["rows of 576 bytes", "rows of 656 bytes"])
+        self.assertRegex(said[0], "10 steps of 64 of 1024 rows, [0-9]+ read, all equal; a page was removed")
 
 
 def _fails(c, channel):

@@ -44,7 +44,7 @@ class Interface:
     __cuda_array_interface__ = {}
 
 
-class Played(StoreCase):
+class PlayedCase(StoreCase):
     def setUp(self) -> None:
         super().setUp()
         self.driver = played_cuda.Driver()
@@ -59,6 +59,8 @@ class Played(StoreCase):
         self.addCleanup(self.driver.lib.played_let_go, stream)
         return stream
 
+
+class Played(PlayedCase):
     def test_put_and_get(self) -> None:
         a, b = self.tensor(0, 2, 3), self.tensor(1, 2, 3)
         self.driver.write(a.at, floats(0, 1, 2, 3, 4, 5))

@@ -40,7 +40,7 @@ class Stream:
         self.cuda_stream = handle
 
 
-class Order(test_played_cuda.Played):
+class Order(test_played_cuda.PlayedCase):
     def test_a_write_waits_for_the_stream(self) -> None:
         a = self.tensor(0, 2)
         stream = self.hold(0)

@@ -36,6 +36,14 @@ def puts(c: tarn.Client) -> None:
     print(codes)
 
 
+def tables(c: tarn.Client, rows: Any, out: Any) -> None:
+    with c.table(4, device=0) as t, tarn.Table(c.lookup(["k"]), 0, timeout=1) as of_hits:
+        codes: List[int] = t.set(["k"], 1, hits=c.lookup(["k"]))
+        status = of_hits.gather(rows, out, offset=16, row_bytes=576, rows_per_page=64)
+        t.gather(rows, out, status=status, stream=1)
+        print(codes, t.npages, t.device, t.closed, c.lookup(["k"]).keys)
+
+
 async def awaited(uri: str) -> None:
     async with tarn.Client(uri) as c:
         await c.aput({"k": b"1"})

@@ -22,6 +22,7 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->client = c;
     b->writable = writable;
     b->takes_pages = false;
+    b->on_stream = false;
     b->n = 0;
     b->items = NULL;
     b->values = NULL;

@@ -2,7 +2,8 @@
 /*
  * Arrays of other libraries by DLPack, in two ways:
  *   __dlpack__()      a capsule. On a GPU the producer is told which stream is ours, and makes it wait for
- *                     what it does: the legacy default stream, on which nothing else of us is.
+ *                     what it does: the legacy default stream, on which nothing else of us is; none
+ *                     if the values are used on a stream of the caller's.
  *   the exchange API  a table of C functions that a type may have, which fill in the same struct without a
  *                     Python object. It tells the framework's current stream.
  *
@@ -21,7 +22,7 @@ int dlpack_setup(void)
     return str_dlpack && str_dlpack_device && names_stream ? 0 : -1;
 }
 
-enum { LEGACY_STREAM = 1 };
+enum { LEGACY_STREAM = 1, NO_STREAM = -1 };
 
 static int dtype_of_dlpack(const struct dl_tensor *t)
 {
@@ -95,11 +96,11 @@ static int dlpack_device(PyObject *o, int *type, int *id)
     return rc;
 }
 
-static PyObject *dlpack_capsule(PyObject *o, bool on_gpu)
+static PyObject *dlpack_capsule(const struct batch *b, PyObject *o, bool on_gpu)
 {
     if (!on_gpu)
         return PyObject_CallMethodNoArgs(o, str_dlpack);
-    PyObject *stream = PyLong_FromLong(LEGACY_STREAM);
+    PyObject *stream = PyLong_FromLong(b->on_stream ? NO_STREAM : LEGACY_STREAM);
     if (!stream)
         return NULL;
     PyObject *args[] = {o, stream};
@@ -116,7 +117,7 @@ int array_of_dlpack(struct batch *b, PyObject *o, struct array *l)
     if (dlpack_device(o, &type, &id) < 0)
         return -1;
     bool on_gpu = type == DL_CUDA || type == DL_CUDA_MANAGED;
-    PyObject *capsule = dlpack_capsule(o, on_gpu);
+    PyObject *capsule = dlpack_capsule(b, o, on_gpu);
     if (!capsule)
         return -1;
     int rc = PyCapsule_IsValid(capsule, "dltensor")

@@ -15,6 +15,7 @@
  *   manage.c   calls that move no bytes                  after.c   the caller's events
  *   window.c lease.c window_memory.c   memory that is lent            reach.c   memory that others lend
  *   channel.c   messages                                 layout.c  paged buffers
+ *   table.c     objects that kernels read
  *
  * Rules:
  *
@@ -215,8 +216,12 @@ int array_of_torch(struct batch *b, PyObject *o, struct array *l); /* torch.c, f
 int array_of_cuda_array(struct batch *b, PyObject *o,
                         struct array *l); /* cuda_array.c, __cuda_array_interface__ */
 int array_of_dlpack(struct batch *b, PyObject *o, struct array *l); /* dlpack.c, __dlpack__ */
-/* torch's current stream for a GPU, as an int; new reference. */
-PyObject *torch_current_stream(int device);
+bool torch_is_loaded(void);
+/* The stream of an argument: an int or an object of torch's. NULL or None: torch's current one for the GPU.
+ */
+int stream_of(PyObject *o, int device, void **stream);
+/* A new tensor of n int32 where the tensor `like` is. INVALID: it is none. */
+PyObject *torch_new_int32(PyObject *like, uint32_t n);
 /* dlpack.c: the table of functions on types of newer frameworks (torch from 2.10 on), which do the same
  * without Python objects; NULL if a type has none. */
 struct dlpack_api;
@@ -282,6 +287,7 @@ struct batch {
     struct client *client;
     bool writable;    /* a get: values are written to */
     bool takes_pages; /* Pages may be among its values */
+    bool on_stream;   /* they are used on the caller's stream: nobody is asked to order it behind another */
     size_t n;
     struct tarn_item *items;
     struct value *values;
@@ -389,13 +395,15 @@ PyObject *dtype_name(uint32_t dtype);
 struct hits {
     PyObject_HEAD struct tarn_hits *lib;
     struct client *client;
+    PyObject *keys; /* a tuple, one for each */
     size_t pages;
 };
 
 extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type, window_type,
-    lease_type, window_memory_type, reach_type, channel_type;
+    lease_type, window_memory_type, reach_type, channel_type, table_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
-    operation_methods[], submit_methods[], manage_methods[], register_methods[], channel_methods[];
+    operation_methods[], submit_methods[], manage_methods[], register_methods[], channel_methods[],
+    table_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);
 /* __enter__() of a type that is open already. */
 PyObject *return_self(PyObject *self, PyObject *unused);
@@ -417,8 +425,8 @@ int put_fill(struct batch *b, PyObject *pairs);
 /* A list of n statuses, which lie `stride` bytes apart. */
 PyObject *codes_of(const int32_t *first, size_t stride, size_t n);
 PyObject *put_codes(const struct batch *b);
-/* Takes ownership of lib, even on failure. */
-PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride);
+/* Of the batch's keys. Takes ownership of lib, even on failure. */
+PyObject *hits_new(const struct batch *b, struct tarn_hits *lib, uint32_t stride);
 /* Cancels all operations in flight, as close() does first. */
 void operations_cancel(struct client *c);
 /* NULL and None: no hits. They must be this client's, and at least n. */

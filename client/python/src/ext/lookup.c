@@ -14,6 +14,7 @@ static void hits_dealloc(PyObject *self)
     if (h->lib && h->client->generation == fork_generation())
         tarn_hits_free(h->lib);
     Py_CLEAR(h->client);
+    Py_CLEAR(h->keys);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -83,6 +84,7 @@ static PyMethodDef hits_methods[] = {
 static PyMemberDef hits_members[] = {
     {"pages", T_PYSSIZET, offsetof(struct hits, pages), READONLY,
      "Leading pages (of `stride` keys) that can be read."},
+    {"keys", T_OBJECT, offsetof(struct hits, keys), READONLY, "The keys that were looked up, a tuple."},
     {0},
 };
 
@@ -133,17 +135,27 @@ static size_t leading_pages(const struct tarn_hits *h, size_t stride)
     return i / stride;
 }
 
-PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride)
+PyObject *hits_new(const struct batch *b, struct tarn_hits *lib, uint32_t stride)
 {
     struct hits *h = (struct hits *)hits_type.tp_alloc(&hits_type, 0);
+    Py_ssize_t n = (Py_ssize_t)tarn_hits_count(lib);
 
     if (!h) {
         tarn_hits_free(lib);
         return NULL;
     }
-    Py_INCREF(c);
-    h->client = c;
+    Py_INCREF(b->client);
+    h->client = b->client;
     h->lib = lib;
+    h->keys = PyTuple_New(n);
+    if (!h->keys) {
+        Py_DECREF(h);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_INCREF(b->keys[i]);
+        PyTuple_SET_ITEM(h->keys, i, b->keys[i]);
+    }
     h->pages = leading_pages(lib, stride ? stride : 1);
     return (PyObject *)h;
 }
@@ -187,7 +199,7 @@ static PyObject *look_up_all(struct client *c, PyObject *keys, PyObject *timeout
     batch_init(&b, c, false);
     if (batch_keys(&b, keys, &k, &n) == 0 && client_enter(c) == 0) {
         if (look_up(c, k, n, timeout, &hits) == 0)
-            result = hits_new(c, hits, stride);
+            result = hits_new(&b, hits, stride);
         client_leave(c);
     }
     batch_free(&b);

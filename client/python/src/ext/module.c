@@ -122,6 +122,7 @@ static const struct {
     {"WindowMemory", &window_memory_type},
     {"Reach", &reach_type},
     {"Channel", &channel_type},
+    {"Table", &table_type},
     {NULL, &view_type},
 };
 #define TYPES (sizeof types / sizeof types[0])
@@ -130,7 +131,7 @@ static int make_types(void)
 {
     PyMethodDef *const of_client[] = {get_methods,      put_methods,       lookup_methods, view_methods,
                                       session_methods,  operation_methods, submit_methods, manage_methods,
-                                      register_methods, channel_methods};
+                                      register_methods, channel_methods,   table_methods};
 
     for (size_t i = 0; i < TYPES; i++)
         if (PyType_Ready(types[i].type) < 0 || add_methods(types[i].type, pickle_methods) < 0)

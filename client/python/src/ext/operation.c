@@ -82,7 +82,7 @@ static PyObject *make_result(struct operation *o)
 
     switch (o->what) {
     case SUBMIT_LOOKUP:
-        return done->hits ? hits_new(o->client, done->hits, o->stride) : NULL;
+        return done->hits ? hits_new(&o->batch, done->hits, o->stride) : NULL;
     case SUBMIT_REMOVE:
         return call_failed_whole(rc, o->statuses, sizeof *o->statuses, o->nkeys)
                    ? NULL
@@ -346,19 +346,6 @@ void receives_cancel(struct client *c, uintptr_t base, uint64_t nbytes)
 
 /* --- streams ------------------------------------------------------------------------------------ */
 
-/* An int or an object of torch's. NULL or None: torch's current stream of the device. */
-static int stream_handle(PyObject *o, int device, void **stream)
-{
-    static const char needed[] = "a torch.cuda.Stream, or a cudaStream_t as int";
-
-    if (o && o != Py_None)
-        return args_handle(o, "stream", "cuda_stream", needed, stream);
-    PyObject *handle = torch_current_stream(device);
-    int rc = handle ? args_handle(handle, "stream", "cuda_stream", needed, stream) : -1;
-    Py_XDECREF(handle);
-    return rc;
-}
-
 static int let_wait(struct operation *o, void *stream)
 {
     struct client *c = o->client;
@@ -397,7 +384,7 @@ static PyObject *operation_stream_wait(PyObject *self, PyObject *const *args, Py
                    "stream_wait: no value of the operation lies on a GPU: wait() for it");
         return NULL;
     }
-    if (stream_handle(arg[0], o->device, &stream) < 0 || (!o->settled && let_wait(o, stream) < 0))
+    if (stream_of(arg[0], o->device, &stream) < 0 || (!o->settled && let_wait(o, stream) < 0))
         return NULL;
     Py_RETURN_NONE;
 }

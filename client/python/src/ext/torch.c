@@ -86,11 +86,24 @@ int torch_check_lazy(PyObject *o, uint32_t dtype)
 
 /* --- on a GPU ----------------------------------------------------------------------------------- */
 
-/* torch's current stream of a device: by a function of its C part, else the public way. */
-PyObject *torch_current_stream(int device)
+/* Borrowed; NULL: it is not loaded. */
+static PyObject *torch_module(void)
 {
     PyObject *modules = PyImport_GetModuleDict();
-    PyObject *torch = modules ? PyDict_GetItemString(modules, "torch") : NULL;
+
+    return modules ? PyDict_GetItemString(modules, "torch") : NULL;
+}
+
+bool torch_is_loaded(void)
+{
+    return torch_module() != NULL;
+}
+
+/* torch's current stream of a device, as an int; new reference: by a function of its C part, else the public
+ * way. */
+static PyObject *current_stream(int device)
+{
+    PyObject *torch = torch_module();
 
     if (!torch) {
         PyErr_SetString(PyExc_RuntimeError, "tarn: a CUDA tensor without a loaded module torch");
@@ -110,16 +123,47 @@ PyObject *torch_current_stream(int device)
     return handle;
 }
 
+int stream_of(PyObject *o, int device, void **stream)
+{
+    static const char needed[] = "a torch.cuda.Stream, or a cudaStream_t as int";
+
+    if (o && o != Py_None)
+        return args_handle(o, "stream", "cuda_stream", needed, stream);
+    PyObject *handle = current_stream(device);
+    int rc = handle ? args_handle(handle, "stream", "cuda_stream", needed, stream) : -1;
+    Py_XDECREF(handle);
+    return rc;
+}
+
 static int use_current_stream(struct batch *b, int device)
 {
+    void *stream;
+
     if (cuda_asked(b, device))
         return 0;
-    PyObject *handle = torch_current_stream(device);
-    if (!handle)
-        return -1;
-    void *stream = PyLong_AsVoidPtr(handle);
-    Py_DECREF(handle);
-    return PyErr_Occurred() ? -1 : cuda_use(b, device, stream);
+    return stream_of(NULL, device, &stream) < 0 ? -1 : cuda_use(b, device, stream);
+}
+
+PyObject *torch_new_int32(PyObject *like, uint32_t n)
+{
+    PyObject *torch = torch_module(), *method, *made = NULL;
+
+    if (!torch || !PyObject_HasAttrString(like, "new_empty")) {
+        raise_code(TARN_E_INVALID, NULL,
+                   "gather: status: none, and out is no torch tensor: give an array of int32");
+        return NULL;
+    }
+    PyObject *dtype = PyObject_GetAttrString(torch, "int32");
+    PyObject *args = Py_BuildValue("((k))", (unsigned long)n);
+    PyObject *kwargs = dtype ? Py_BuildValue("{sO}", "dtype", dtype) : NULL;
+    method = kwargs && args ? PyObject_GetAttrString(like, "new_empty") : NULL;
+    if (method)
+        made = PyObject_Call(method, args, kwargs);
+    Py_XDECREF(method);
+    Py_XDECREF(kwargs);
+    Py_XDECREF(args);
+    Py_XDECREF(dtype);
+    return made;
 }
 
 /* For memory off the host: CUDA's, else refused. */

@@ -58,6 +58,7 @@ from ._tarn import (
     Piece,
     PutSession,
     Registration,
+    Table,
     TensorInfo,
     WindowMemory,
     lib_version,
@@ -73,7 +74,7 @@ __all__ = [
     "Copy", "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "InDoubt",
     "Invalid", "Layout", "Lease", "Listener", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound",
     "NotReachable", "Notification", "ObjectInfo", "Operation", "Pages", "Peer", "Piece", "PoolInfo", "Protocol",
-    "PutSession", "Reach", "Registration", "SizeMismatch", "Stale", "SystemFailure", "TensorInfo", "TensorMismatch",
-    "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported", "VersionError", "Window", "WindowMemory",
-    "dtypes", "error_of", "lib_version", "transports",
+    "PutSession", "Reach", "Registration", "SizeMismatch", "Stale", "SystemFailure", "Table", "TensorInfo",
+    "TensorMismatch", "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported", "VersionError", "Window",
+    "WindowMemory", "dtypes", "error_of", "lib_version", "transports",
 ]
