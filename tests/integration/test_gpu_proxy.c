@@ -12,7 +12,9 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <sys/stat.h>
 
+#include "client/gpu/proxy_impl.h"
 #include "client/gpu/table_impl.h"
 #include "tests/proxy_scene.h"
 
@@ -400,6 +402,63 @@ static void wrong_proxies(void **state)
     tarn_close(other);
 }
 
+/* --- CPUs --------------------------------------------------------------------------------------- */
+
+static void write_file(const char *root, const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    for (char *slash = path + strlen(root); (slash = strchr(slash + 1, '/'));) {
+        *slash = 0;
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* The CPUs of a device's node as a mask, or -1. */
+static int near(const char *root, const char *node, const char *list, int allowed_mask)
+{
+    cpu_set_t allowed, cpus;
+    int mask = 0;
+    CPU_ZERO(&allowed);
+    for (size_t i = 0; i < 16; i++)
+        if (allowed_mask >> i & 1)
+            CPU_SET(i, &allowed);
+    write_file(root, "bus/pci/devices/0000:0a:00.0/numa_node", node);
+    write_file(root, "devices/system/node/node1/cpulist", list);
+    if (!tarn_proxy_cpus(root, "0000:0a:00.0", &allowed, &cpus))
+        return -1;
+    for (size_t i = 0; i < 16; i++)
+        mask |= CPU_ISSET(i, &cpus) ? 1 << i : 0;
+    return mask;
+}
+
+static void cpus_near_a_device(void **state)
+{
+    struct harness *h = harness_new();
+    const char *root = harness_dir(h);
+    cpu_set_t all, cpus;
+    (void)state;
+    memset(&all, 0xff, sizeof(all));
+    assert_false(tarn_proxy_cpus(root, "0000:0a:00.0", &all, &cpus));
+    assert_int_equal(near(root, "1\n", "0-3,8,10-11\n", 0xffff), 0xd0f);
+    assert_int_equal(near(root, "1\n", "0-3,8,10-11\n", 0x806), 0x806); /* of those that are allowed */
+    assert_int_equal(near(root, "1\n", "5\n", 0xffff), 0x20);
+    assert_int_equal(near(root, "1\n", "5\n", 0x10), -1);
+    assert_int_equal(near(root, "-1\n", "0-3\n", 0xffff), -1);
+    assert_int_equal(near(root, "2\n", "0-3\n", 0xffff), -1); /* of which nothing is told */
+    assert_int_equal(near(root, "1\n", "3-0\n", 0xffff), -1);
+    assert_int_equal(near(root, "1\n", "x\n", 0xffff), -1);
+    assert_int_equal(near(root, "1\n", "\n", 0xffff), -1);
+    assert_int_equal(near(root, "1\n", "0-99999999999\n", 0x6), 0x6);
+    harness_passed(h);
+    harness_free(h);
+}
+
 #define WITH(start_, name_) \
     { \
 #name_, name_, start_, scene_stop, NULL \
@@ -423,6 +482,7 @@ int main(void)
         WITH(scene_start, random_commands),
         WITH(scene_start, a_ring_that_breaks_leaves_the_others),
         WITH(scene_start, wrong_proxies),
+        cmocka_unit_test(cpus_near_a_device),
     };
     return cmocka_run_group_tests_name("proxy", tests, NULL, NULL);
 }

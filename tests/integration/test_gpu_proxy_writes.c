@@ -95,7 +95,7 @@ static void assert_told(const struct rig *g, uint64_t tag)
 static void assert_nothing_told(const struct rig *g)
 {
     struct tarn_notification got;
-    assert_int_equal(tarn_notification_next(g->pair->window, 0, &got), TARN_E_TIMEOUT);
+    assert_int_equal(tarn_notification_next(g->pair->window, 20, &got), TARN_E_TIMEOUT);
 }
 
 static void a_write_tells(void **state)
