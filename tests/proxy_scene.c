@@ -107,7 +107,7 @@ void scene_begin(struct scene *s, const char *transports)
 
 void scene_begin_faulty(struct scene *s, const char *transports, const char *faults, uint32_t timeout_ms)
 {
-    const struct tarn_options co = {.transports = transports, .timeout_ms = 60000};
+    const struct tarn_options co = {.transports = transports, .timeout_ms = 20000};
     s->client = client_open_faulty(s->w->redis->url, co, faults);
     struct tarn_proxy_options o = scene_options(s, 1, 64);
     o.timeout_ms = timeout_ms;

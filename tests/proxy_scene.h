@@ -13,7 +13,7 @@
 #include "tests/world.h"
 
 enum { PAGES = 64, BYTES = 65536, ROOM = 1 << 20 };
-#define LONG_NS (60 * TARN_NS_PER_S)
+#define LONG_NS (30 * TARN_NS_PER_S)
 
 struct scene {
     struct world *w;
