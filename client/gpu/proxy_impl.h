@@ -37,7 +37,7 @@
 #include "client/get_item.h"
 #include "client/gpu/ring.h"
 
-enum { TARN_PROXY_WORKERS = 4, TARN_PROXY_TOGETHER = 32 };
+enum { TARN_PROXY_WORKERS = 8, TARN_PROXY_PER_NODE = 2, TARN_PROXY_TOGETHER = 32 };
 
 struct tarn_proxy_thread;
 struct tarn_proxy_ring;
@@ -53,6 +53,7 @@ struct tarn_proxy_work {
     struct tarn_proxy_work *prev, *next; /* in `queued` or `ended` */
     struct tarn_proxy_ring *ring;
     struct tarn_ring_command command;
+    const struct tarn_peer_node *node; /* that it waits for, to compare only; NULL: it is not known */
     uint64_t number, deadline_ns;
     int status;
 };
@@ -91,6 +92,8 @@ struct tarn_proxy_worker {
     pthread_t thread;
     bool started;
     struct tarn_cancel cancel;
+    bool busy;                         /* with the lock, as `node` */
+    const struct tarn_peer_node *node; /* of its works */
     struct tarn_proxy_work *works[TARN_PROXY_TOGETHER];
     struct tarn_proxy_get gets[TARN_PROXY_TOGETHER];
 };
@@ -137,6 +140,8 @@ const struct tarn_proxy_memory *tarn_proxy_memory_of(const struct tarn_proxy *p,
 /* Makes a get of the command. INVALID, NOT_FOUND. */
 int tarn_proxy_get_make(struct tarn_proxy *p, const struct tarn_ring_command *c, struct tarn_proxy_get *g,
                         uint64_t deadline_ns, struct tarn_cancel *cancel);
+/* The node that a get would be served by, which tarn_get_now() has left. NULL: it is not known. */
+const struct tarn_peer_node *tarn_proxy_get_node(const struct tarn_proxy_get *g);
 int tarn_proxy_refresh(struct tarn_proxy *p, uint32_t page, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 /* --- proxy_cpus.c ------------------------------------------------------------------------------- */

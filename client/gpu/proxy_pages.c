@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "base/error.h"
 #include "client/client.h"
 #include "client/gpu/proxies.h"
 #include "client/gpu/proxy_impl.h"
 #include "client/gpu/table_impl.h"
+#include "client/way.h"
 
 /* --- memory ------------------------------------------------------------------------------------- */
 
@@ -91,4 +93,14 @@ int tarn_proxy_get_make(struct tarn_proxy *p, const struct tarn_ring_command *c,
     g->get.deadline_ns = deadline_ns;
     g->get.cancel = cancel;
     return 0;
+}
+
+const struct tarn_peer_node *tarn_proxy_get_node(const struct tarn_proxy_get *g)
+{
+    const struct tarn_get_memo *memo = &g->get.memo;
+    const struct tarn_choice q = {.locs = memo->desc.locs, .nlocs = memo->desc.nlocs, .gpu = memo->gpu};
+    struct tarn_way way;
+    if (memo->found != 0 || !tarn_way_choose(g->get.client, &q, tarn_now_ns(), &way))
+        return NULL;
+    return memo->desc.locs[way.loc].node;
 }

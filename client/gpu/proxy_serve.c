@@ -11,6 +11,7 @@
 #include "client/get.h"
 #include "client/get_now.h"
 #include "client/gpu/proxy_impl.h"
+#include "client/window/reach.h"
 #include "transport/cuda/cuda.h"
 
 #define BURST 32                         /* commands of a ring and round */
@@ -48,12 +49,22 @@ static void complete(struct tarn_proxy_ring *r, uint64_t number, int status)
     settle(r);
 }
 
+/* A GET was tried by get_at_once(). */
+static const struct tarn_peer_node *node_of(const struct tarn_proxy_thread *t,
+                                            const struct tarn_ring_command *c)
+{
+    if (c->op == TARN_RING_WRITE)
+        return t->proxy->reaches[c->index]->lender;
+    return c->op == TARN_RING_GET ? tarn_proxy_get_node(&t->get) : NULL;
+}
+
 static void hand_over(struct tarn_proxy_ring *r, uint64_t number, const struct tarn_ring_command *c)
 {
     struct tarn_proxy *p = r->thread->proxy;
     struct tarn_proxy_work *w = &r->works[number & (r->size - 1)];
     *w = (struct tarn_proxy_work){.ring = r,
                                   .command = *c,
+                                  .node = node_of(r->thread, c),
                                   .number = number,
                                   .deadline_ns = tarn_client_deadline(p->client, p->timeout_ms)};
     tarn_proxy_queue(p, w);

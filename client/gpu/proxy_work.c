@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Workers carry out commands that may wait for Redis, for nodes and for peers. A worker takes queued GETs
- * into host memory together: their transfers share links, and none waits for another.
+ * from one node into host memory together: their transfers share links, and none waits for another.
  *
- * A silent node holds up the workers that have commands for it until the client's patience with it ends, or
- * their deadlines. The others go on.
+ * A silent node holds up workers until the client's patience with it ends. So only a few of them work for one
+ * node at a time, and commands for it wait while the others go on. Commands whose node is not known yet count
+ * as of one node.
  */
 #include <utlist.h>
 
@@ -125,7 +126,8 @@ static int write_and_tell(struct tarn_proxy_worker *w, const struct tarn_proxy_w
 
 /* --- the worker --------------------------------------------------------------------------------- */
 
-static bool goes_together(const struct tarn_proxy *p, const struct tarn_proxy_work *w)
+/* May it be carried out together with others of its node? */
+static bool has_company(const struct tarn_proxy *p, const struct tarn_proxy_work *w)
 {
     if (w->command.op != TARN_RING_GET)
         return false;
@@ -133,22 +135,36 @@ static bool goes_together(const struct tarn_proxy *p, const struct tarn_proxy_wo
     return m && m->gpu == 0;
 }
 
-/* Takes the next command, and others that may be carried out together with it. The lock is held. */
-static uint32_t take(struct tarn_proxy_worker *w)
+/* The first command for whose node another worker may work, or NULL. The lock is held. */
+static struct tarn_proxy_work *choose(const struct tarn_proxy *p)
+{
+    struct tarn_proxy_work *work;
+    DL_FOREACH (p->queued, work) {
+        int busy = 0;
+        for (uint32_t i = 0; i < TARN_PROXY_WORKERS; i++)
+            busy += p->workers[i].busy && p->workers[i].node == work->node;
+        if (busy < TARN_PROXY_PER_NODE)
+            return work;
+    }
+    return NULL;
+}
+
+/* Takes the chosen command, and others that may be carried out together with it. The lock is held. */
+static uint32_t take(struct tarn_proxy_worker *w, struct tarn_proxy_work *chosen)
 {
     struct tarn_proxy *p = w->proxy;
-    struct tarn_proxy_work *work, *next;
-    bool together = goes_together(p, p->queued);
+    struct tarn_proxy_work *work = chosen, *next;
+    bool together = has_company(p, chosen);
     uint32_t n = 0;
-    DL_FOREACH_SAFE(p->queued, work, next)
-    {
-        if (n > 0 && !goes_together(p, work))
+    for (; work && n < TARN_PROXY_TOGETHER; work = together ? next : NULL) {
+        next = work->next;
+        if (work != chosen && (work->node != chosen->node || !has_company(p, work)))
             continue;
         DL_DELETE(p->queued, work);
         w->works[n++] = work;
-        if (!together || n == TARN_PROXY_TOGETHER)
-            break;
     }
+    w->node = chosen->node;
+    w->busy = true;
     return n;
 }
 
@@ -175,14 +191,16 @@ static void *worker_main(void *arg)
     tarn_cuda_relax();
     pthread_mutex_lock(&p->lock);
     while (!atomic_load(&p->stop)) {
-        if (!p->queued) {
+        struct tarn_proxy_work *chosen = choose(p);
+        if (!chosen) {
             pthread_cond_wait(&p->work, &p->lock);
             continue;
         }
-        uint32_t n = take(w);
+        uint32_t n = take(w, chosen);
         pthread_mutex_unlock(&p->lock);
         run(w, n);
         pthread_mutex_lock(&p->lock);
+        w->busy = false;
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;

@@ -31,7 +31,7 @@ static void put_pages(struct scene *s, uint32_t n, const char *place)
 {
     struct tarn_client *c = world_client(s->w, NULL);
     for (uint32_t k = 0; k < n; k++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof(name), "object%u", k);
         for (uint32_t i = 0; i < BYTES; i++)
             s->seen[i] = byte_of(k, i);

@@ -20,30 +20,33 @@
 static void commands_complete_out_of_order(void **state)
 {
     struct scene *s = scene_need(state);
-    const struct tarn_ring_command slow = get_of(0, 0, BYTES, s->host);
-    const struct tarn_ring_command quick = get_of(1, 0, BYTES, s->host + BYTES);
-    uint64_t paused[8];
+    enum { SLOW = 12 }; /* more than workers */
+    const struct tarn_ring_command quick = get_of(1, 0, BYTES, s->host + SLOW * BYTES);
+    struct tarn_ring_command slow;
+    uint64_t paused[SLOW];
     scene_begin(s, "tcp");
     scene_put(s, 0, "paused", 'p', "node0");
     scene_put(s, 1, "runs", 'r', "node1");
-    assert_int_equal(ask(s, &slow), 0);
     assert_int_equal(ask(s, &quick), 0);
     memset(s->host, 0, ROOM);
     harness_signal(s->w->nodes[0]->process, SIGSTOP);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < SLOW; i++) {
+        slow = get_of(0, 0, BYTES, s->host + i * BYTES);
         paused[i] = push(s, &slow);
+    }
     uint64_t end = push(s, &quiet);
     for (int i = 0; i < 30; i++)
         assert_int_equal(ask(s, &quick), 0);
-    assert_true(is_under_way(s, paused[0]));
+    for (int i = 0; i < SLOW; i++)
+        assert_true(is_under_way(s, paused[i]));
     assert_true(is_under_way(s, end));
-    assert_int_equal(s->host[2 * BYTES - 1], 'r');
+    assert_int_equal(s->host[SLOW * BYTES], 'r');
     harness_signal(s->w->nodes[0]->process, SIGCONT);
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < SLOW; i++)
         status_of(s, paused[i]); /* its node was silent, or it has answered after all */
     assert_int_equal(status_of(s, end), 0);
     HARNESS_UNTIL(ask(s, &slow) == 0, 8000);
-    assert_int_equal(s->host[BYTES - 1], 'p');
+    assert_int_equal(s->host[SLOW * BYTES - 1], 'p');
 }
 
 /* Gets the page until it is told to end. */
