@@ -188,9 +188,7 @@ static void *thread_main(void *arg)
         } else if (polls % POLLS == POLLS - 1) {
             uint64_t now = tarn_now_ns();
             idle_since = idle_since ? idle_since : now;
-            if (now - idle_since < POLL_NS)
-                sched_yield();
-            else
+            if (now - idle_since >= POLL_NS)
                 rest(t, now - idle_since);
         }
     }
