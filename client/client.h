@@ -35,6 +35,7 @@ struct tarn_reach;
 struct tarn_owed_command;
 struct tarn_mr;
 struct tarn_ops_queue;
+struct tarn_proxy;
 struct tarn_put_session;
 
 /* Do idle links have work put off that the keeper must send? */
@@ -123,6 +124,8 @@ struct tarn_client {
     struct tarn_put_session *sessions; /* the open ones */
     pthread_mutex_t tables_lock;
     struct tarn_table *tables; /* all hit tables */
+    pthread_mutex_t proxies_lock;
+    struct tarn_proxy *proxies; /* all proxies */
     pthread_mutex_t memory_lock;
     struct tarn_mr *memory; /* registered ranges */
     char *listen;           /* where the lender answers; NULL: on this host only */

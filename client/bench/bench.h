@@ -19,6 +19,7 @@
  *   bench_bare.h   the bare CUDA calls        bench_gpu_memory.c loads in GPU memory
  *   bench_gpu_copy.c   contestants that make these calls
  *   bench_ring.h       producers of command rings, which run on a GPU
+ *   bench_ring_gets.h  what they ask a proxy for
  *   bench_peer.h       the two processes of `tarn-bench peer`
  *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
  *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_rows.c, bench_ring.c   the groups

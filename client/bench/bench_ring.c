@@ -7,6 +7,7 @@
  *   ring_trip   one command at a time: GPU, CPU, GPU
  *   ring_rate   as many as there is room for
  *   ring_at     latency at a controlled rate; what is late counts from when it was due
+ *   proxied_get one GET at a time, carried out by a proxy's thread (bench_ring_gets.c)
  *
  * Times are the GPU's. Each command's content is checked. With played producers there are 100 times fewer
  * commands, and targets are not checked.
@@ -17,17 +18,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/bench/bench.h"
+#include "client/bench/bench_ring_gets.h"
 #include "client/gpu/ring.h"
 #include "transport/cuda/cuda.h"
 
-#define SIZE 1024 /* commands a ring */
 #define PRODUCERS_MAX 32
-#define LINE 128
 #define SHRUNK 100
 #define IDLE_POLLS 4096 /* how often an idle consumer looks at the clock */
 
@@ -35,6 +34,7 @@ struct plan {
     const char *bench, *note;
     uint32_t producers;
     bool one_by_one;
+    bool gets;         /* commands are gets, carried out */
     double mops;       /* asked of all producers together; 0: as many as there is room for */
     uint64_t commands; /* a producer and slice */
 };
@@ -43,65 +43,11 @@ struct ring_bench {
     struct bench_env *e;
     struct bench_report *rep;
     struct bench_bare *bare;
+    struct bench_gets *gets;
     bool played;
     double ticks_per_ns; /* of the GPU's finer clock, as last measured */
     char cuda[96], gpu[80];
 };
-
-/* --- the bare ring ------------------------------------------------------------------------------ */
-
-struct bare_memory {
-    _Alignas(LINE) uint64_t done;
-    _Alignas(LINE) uint64_t tail;
-    _Alignas(LINE) struct tarn_half slots[2 * SIZE];
-};
-
-struct bare_ring {
-    struct bare_memory *memory; /* NULL: there is none */
-    bool pinned;
-    uint64_t head;
-};
-
-static int bare_new(struct bare_ring *r)
-{
-    char *memory = NULL;
-    int rc = bench_map(sizeof *r->memory, false, &memory);
-
-    if (rc != 0)
-        return rc;
-    memset(memory, 0, sizeof *r->memory);
-    r->memory = (struct bare_memory *)(void *)memory;
-    rc = tarn_cuda_pin(r->memory, sizeof *r->memory, true);
-    r->pinned = rc == 0;
-    return rc;
-}
-
-static void bare_free(struct bare_ring *r)
-{
-    if (r->pinned)
-        tarn_cuda_unpin(r->memory);
-    if (r->memory)
-        munmap(r->memory, sizeof *r->memory);
-}
-
-static struct tarn_ring bare_shared(const struct bare_ring *r)
-{
-    return (struct tarn_ring){
-        .slots = r->memory->slots, .done = &r->memory->done, .tail = &r->memory->tail, .size = SIZE};
-}
-
-/* AGAIN, or the address in the next command, which is answered with that. */
-static int bare_answer(struct bare_ring *r, uint64_t *address_p)
-{
-    const struct tarn_half *slot = &r->memory->slots[2 * (r->head % SIZE)];
-    uint32_t stamp = tarn_ring_stamp(r->head);
-
-    if (tarn_dev_load64(&slot[0].b) >> 32 != stamp || tarn_dev_load64(&slot[1].b) >> 32 != stamp)
-        return TARN_E_AGAIN;
-    *address_p = tarn_dev_load64(&slot[0].a);
-    tarn_dev_store64(&r->memory->done, ++r->head);
-    return 0;
-}
 
 /* --- a contestant ------------------------------------------------------------------------------- */
 
@@ -111,7 +57,8 @@ struct contest {
     uint64_t commands;
     bool is_bare;
     struct tarn_ring_consumer *ours[PRODUCERS_MAX];
-    struct bare_ring bare[PRODUCERS_MAX];
+    struct tarn_proxy *proxy; /* has the ring of gets */
+    struct bench_bare_ring bare[PRODUCERS_MAX];
     uint64_t seen[PRODUCERS_MAX]; /* commands of each ring, ever */
     void *tasks, *reports, *took; /* on the device */
     uint32_t *took_here;
@@ -129,12 +76,23 @@ static int our_answer(struct tarn_ring_consumer *r, uint64_t *address_p)
     return tarn_ring_complete(r, number, 0);
 }
 
+static int bare_answer(struct contest *k, uint32_t i, uint64_t *address_p)
+{
+    int rc = bench_bare_ring_next(&k->bare[i], address_p);
+
+    if (rc == 0 && k->plan->gets)
+        rc = bench_gets_copy(k->b->gets);
+    if (rc == 0)
+        bench_bare_ring_answer(&k->bare[i]);
+    return rc;
+}
+
 static int answer(struct contest *k, uint32_t i)
 {
     uint64_t address = 0;
-    int rc = k->is_bare ? bare_answer(&k->bare[i], &address) : our_answer(k->ours[i], &address);
+    int rc = k->is_bare ? bare_answer(k, i, &address) : our_answer(k->ours[i], &address);
 
-    if (rc == 0 && address != bench_ring_address(k->seen[i]))
+    if (rc == 0 && !k->plan->gets && address != bench_ring_address(k->seen[i]))
         rc = tarn_fail(TARN_E_INVALID, "command %llu of ring %u has another's content",
                        (unsigned long long)k->seen[i], i);
     k->seen[i] += rc == 0;
@@ -144,7 +102,9 @@ static int answer(struct contest *k, uint32_t i)
 /* Answers all commands of a slice. */
 static int serve(struct contest *k)
 {
-    uint64_t left = k->commands * k->plan->producers, deadline = tarn_now_ns() + BENCH_RING_LIMIT_NS;
+    bool by_proxy = k->plan->gets && !k->is_bare;
+    uint64_t left = by_proxy ? 0 : k->commands * k->plan->producers,
+             deadline = tarn_now_ns() + BENCH_RING_LIMIT_NS;
 
     for (uint32_t idle = 0; left > 0;) {
         idle++;
@@ -200,7 +160,10 @@ static int slice(void *arg, double *items_s, struct bench_hist *h)
 {
     struct contest *k = arg;
     struct bench_ring_run *run;
-    int rc = bench_ring_start(k->b->bare, k->tasks, k->plan->producers, &run);
+    int rc = k->plan->gets ? bench_gets_poison(k->b->gets) : 0;
+
+    if (rc == 0)
+        rc = bench_ring_start(k->b->bare, k->tasks, k->plan->producers, &run);
 
     if (rc != 0)
         return rc;
@@ -210,6 +173,8 @@ static int slice(void *arg, double *items_s, struct bench_hist *h)
     rc = bench_ring_finish(run);
     if (rc == 0 && served == 0)
         rc = collect(k, items_s, h);
+    if (rc == 0 && served == 0 && k->plan->gets)
+        rc = bench_gets_check(k->b->gets);
     return served ? served : rc;
 }
 
@@ -217,11 +182,22 @@ static int slice(void *arg, double *items_s, struct bench_hist *h)
 
 static int new_ring(struct contest *k, uint32_t i, struct tarn_ring *ring)
 {
-    const struct tarn_ring_options o = {.size = SIZE, .rows = 1, .pinned = true};
-    int rc = k->is_bare ? bare_new(&k->bare[i]) : tarn_ring_new(&o, &k->ours[i]);
+    const struct tarn_ring_options o = {.size = BENCH_RING_SIZE, .rows = 1, .pinned = true};
+    int rc;
 
-    if (rc == 0)
-        *ring = k->is_bare ? bare_shared(&k->bare[i]) : *tarn_ring_shared(k->ours[i]);
+    if (k->is_bare) {
+        rc = bench_bare_ring_new(&k->bare[i]);
+        if (rc == 0)
+            *ring = bench_bare_ring_shared(&k->bare[i]);
+    } else if (k->plan->gets) {
+        rc = bench_gets_proxy(k->b->gets, &k->proxy);
+        if (rc == 0)
+            rc = tarn_proxy_ring(k->proxy, i, ring);
+    } else {
+        rc = tarn_ring_new(&o, &k->ours[i]);
+        if (rc == 0)
+            *ring = *tarn_ring_shared(k->ours[i]);
+    }
     return rc;
 }
 
@@ -248,6 +224,7 @@ static int new_tasks(struct contest *k)
         rc = new_ring(k, i, &tasks[i].ring);
         tasks[i].bare = k->is_bare;
         tasks[i].one_by_one = p->one_by_one;
+        tasks[i].to = p->gets ? bench_gets_to(k->b->gets) : 0;
         tasks[i].commands = k->commands;
         tasks[i].gap = (uint64_t)(gap_ns * k->b->ticks_per_ns);
         tasks[i].took = (uint32_t *)k->took + i * k->commands;
@@ -266,8 +243,9 @@ static void close_contest(void *arg)
             bench_bare_drop(k->b->bare, on_device[i]);
     for (uint32_t i = 0; i < PRODUCERS_MAX; i++) {
         tarn_ring_free(k->ours[i]);
-        bare_free(&k->bare[i]);
+        bench_bare_ring_free(&k->bare[i]);
     }
+    tarn_proxy_free(k->proxy);
     free(k->took_here);
     free(k);
 }
@@ -300,7 +278,7 @@ static void targets(struct bench_row *r, const struct plan *p)
     const struct bench_contestant *ours = bench_row_find(r, BENCH_OURS), *bare = bench_row_limit(r);
 
     if (p->one_by_one)
-        bench_at_most(r, "p50 / bare ring", bench_p50_ratio(r, bare), 1.2);
+        bench_at_most(r, "p50 / bare ring", bench_p50_ratio(r, bare), p->gets ? 1.25 : 1.2);
     if (p->one_by_one || p->mops > 0)
         return;
     bench_at_least(r, "of the bare ring's rate", bench_rate_ratio(r, bare), 0.8);
@@ -344,24 +322,30 @@ static int ring_row(struct ring_bench *b, const struct plan *p)
 static int rows(struct ring_bench *b)
 {
     static const struct plan plans[] = {
-        {"ring_trip", "1 ring", 1, true, 0, 20000},
-        {"ring_rate", "1 ring", 1, false, 0, 400000},
-        {"ring_rate", "8 rings", 8, false, 0, 100000},
-        {"ring_rate", "32 rings", 32, false, 0, 25000},
-        {"ring_at", "0.1 Mops, 1 ring", 1, false, 0.1, 5000},
-        {"ring_at", "0.5 Mops, 1 ring", 1, false, 0.5, 25000},
-        {"ring_at", "1 Mops, 1 ring", 1, false, 1, 50000},
-        {"ring_at", "2 Mops, 1 ring", 1, false, 2, 100000},
-        {"ring_at", "3 Mops, 1 ring", 1, false, 3, 150000},
-        {"ring_at", "4 Mops, 1 ring", 1, false, 4, 200000},
-        {"ring_at", "1 Mops, 8 rings", 8, false, 1, 6000},
-        {"ring_at", "4 Mops, 8 rings", 8, false, 4, 25000},
-        {"ring_at", "8 Mops, 8 rings", 8, false, 8, 50000},
+        {"ring_trip", "1 ring", 1, true, false, 0, 20000},
+        {"ring_rate", "1 ring", 1, false, false, 0, 400000},
+        {"ring_rate", "8 rings", 8, false, false, 0, 100000},
+        {"ring_rate", "32 rings", 32, false, false, 0, 25000},
+        {"ring_at", "0.1 Mops, 1 ring", 1, false, false, 0.1, 5000},
+        {"ring_at", "0.5 Mops, 1 ring", 1, false, false, 0.5, 25000},
+        {"ring_at", "1 Mops, 1 ring", 1, false, false, 1, 50000},
+        {"ring_at", "2 Mops, 1 ring", 1, false, false, 2, 100000},
+        {"ring_at", "3 Mops, 1 ring", 1, false, false, 3, 150000},
+        {"ring_at", "4 Mops, 1 ring", 1, false, false, 4, 200000},
+        {"ring_at", "1 Mops, 8 rings", 8, false, false, 1, 6000},
+        {"ring_at", "4 Mops, 8 rings", 8, false, false, 4, 25000},
+        {"ring_at", "8 Mops, 8 rings", 8, false, false, 8, 50000},
     };
+    static const struct plan gets = {"proxied_get", "4 KiB, CPU pool", 1, true, true, 0, 20000};
     int rc = 0;
 
     for (size_t i = 0; rc == 0 && i < sizeof plans / sizeof plans[0]; i++)
         rc = ring_row(b, &plans[i]);
+    if (rc == 0)
+        rc = bench_gets_open(b->e, &b->gets);
+    if (rc == 0)
+        rc = ring_row(b, &gets);
+    bench_gets_close(b->gets);
     return rc;
 }
 

@@ -37,6 +37,7 @@ struct bench_ring_task {
     bool bare;
     bool one_by_one;   /* waits for each command before the next */
     uint64_t commands; /* to push */
+    uint64_t to;       /* address of each command; 0: bench_ring_address() */
     uint64_t gap;      /* ticks from one command to the next; 0: as fast as it can */
     uint32_t *took;    /* ticks of each command, from when it was due until it was seen to be done */
     struct bench_ring_report *report;
@@ -48,6 +49,23 @@ int bench_ring_start(struct bench_bare *b, const struct bench_ring_task *tasks, 
                      struct bench_ring_run **run_p);
 /* Waits for them. */
 int bench_ring_finish(struct bench_ring_run *run);
+
+/* --- a bare ring, as the CPU sees it (bench_ring_bare.c) ----------------------------------------- */
+
+#define BENCH_RING_SIZE 1024 /* commands */
+
+struct bench_bare_memory;
+struct bench_bare_ring {
+    struct bench_bare_memory *memory; /* NULL: there is none */
+    bool pinned;
+    uint64_t head;
+};
+int bench_bare_ring_new(struct bench_bare_ring *r);
+void bench_bare_ring_free(struct bench_bare_ring *r);
+struct tarn_ring bench_bare_ring_shared(const struct bench_bare_ring *r);
+/* AGAIN, or the address in the next command. */
+int bench_bare_ring_next(const struct bench_bare_ring *r, uint64_t *address_p);
+void bench_bare_ring_answer(struct bench_bare_ring *r);
 
 /* --- a producer --------------------------------------------------------------------------------- */
 
@@ -70,14 +88,15 @@ TARN_DEV uint64_t bench_ring_address(uint64_t n)
 /* There is room. */
 TARN_DEV int bench_ring_push(const struct bench_ring_task *t, struct tarn_ring_producer *p)
 {
-    uint64_t n = p->tail, stamp = (uint64_t)tarn_ring_stamp(n) << 32;
+    uint64_t n = p->tail, to = t->to ? t->to : bench_ring_address(n),
+             stamp = (uint64_t)tarn_ring_stamp(n) << 32;
 
     if (!t->bare) {
-        struct tarn_ring_command c = {TARN_RING_GET, 4096, bench_ring_address(n), 0, 0, 0};
+        struct tarn_ring_command c = {TARN_RING_GET, 4096, to, 0, 0, 0};
         return tarn_dev_ring_push(p, &c, BENCH_RING_LIMIT_NS, &n);
     }
     struct tarn_half *slot = &p->ring.slots[2 * (n & (p->ring.size - 1))];
-    struct tarn_half half0 = {bench_ring_address(n), stamp}, half1 = {0, stamp | TARN_RING_GET << 24 | 4096};
+    struct tarn_half half0 = {to, stamp}, half1 = {0, stamp | TARN_RING_GET << 24 | 4096};
     tarn_dev_half_write(&slot[0], half0, 0);
     tarn_dev_half_write(&slot[1], half1, 0);
     p->tail++;

@@ -236,6 +236,7 @@ int tarn_ring_take(struct tarn_ring_consumer *r, struct tarn_ring_command *c, ui
         return TARN_E_AGAIN;
     uint64_t number = r->head++;
     r->under_way++;
+    *number_p = number;
     struct tarn_ring_command taken = decode(half);
     rc = check_command(r, number, &taken);
     if (rc != 0) {
@@ -243,7 +244,6 @@ int tarn_ring_take(struct tarn_ring_consumer *r, struct tarn_ring_command *c, ui
         return rc;
     }
     *c = taken;
-    *number_p = number;
     return 0;
 }
 
@@ -282,6 +282,11 @@ int tarn_ring_complete(struct tarn_ring_consumer *r, uint64_t number, int status
                      (uint64_t)tarn_ring_stamp(number) << 32 | (uint32_t)status);
     count(r);
     return 0;
+}
+
+uint64_t tarn_ring_done(const struct tarn_ring_consumer *r)
+{
+    return r->done;
 }
 
 uint32_t tarn_ring_under_way(const struct tarn_ring_consumer *r)

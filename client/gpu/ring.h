@@ -41,14 +41,16 @@ void tarn_ring_free(struct tarn_ring_consumer *r);
 const struct tarn_ring *tarn_ring_shared(const struct tarn_ring_consumer *r);
 
 /*
- * Takes the next command. AGAIN, without a sentence: there is none. INVALID: there was a wrong one, which has
- * got that as its status; take the next. CANCELED, PROTOCOL: the ring was aborted or is broken: nothing will
- * come any more.
+ * Takes the next command. AGAIN, without a sentence: there is none. INVALID: there was a wrong one, number
+ * *number_p, which has got that as its status; take the next. CANCELED, PROTOCOL: the ring was aborted or is
+ * broken: nothing will come any more.
  */
 int tarn_ring_take(struct tarn_ring_consumer *r, struct tarn_ring_command *c, uint64_t *number_p);
 /* Publishes the status, 0 or a TARN_E_*, of a command that was taken. Its bytes are in place. INVALID: no
  * such command is under way. */
 int tarn_ring_complete(struct tarn_ring_consumer *r, uint64_t number, int status);
+/* How many commands have completed without a gap. */
+uint64_t tarn_ring_done(const struct tarn_ring_consumer *r);
 /* Commands that were taken and have not completed. */
 uint32_t tarn_ring_under_way(const struct tarn_ring_consumer *r);
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "client/check.h"
+#include "client/gpu/proxies.h"
 #include "client/gpu/table_impl.h"
 #include "client/gpu/tables.h"
 
@@ -111,6 +112,7 @@ void tarn_table_free(struct tarn_table *t)
 {
     if (!t || tarn_client_enter(t->client) != 0)
         return;
+    tarn_proxies_leave(t->client, t);
     delist(t);
     table_free(t);
 }
@@ -192,6 +194,18 @@ int tarn_table_set(struct tarn_table *t, uint32_t first, const struct tarn_key *
     }
     tarn_table_batch_free(b);
     return rc ? rc : worst;
+}
+
+int tarn_table_key(struct tarn_table *t, uint32_t page, uint8_t room[TARN_KEY_MAX], struct tarn_key *key)
+{
+    pthread_mutex_lock(&t->lock);
+    const struct tarn_table_page *p = &t->pages[page];
+    *key = (struct tarn_key){room, p->key_bytes};
+    bool there = p->key != NULL;
+    if (there)
+        memcpy(room, p->key, p->key_bytes);
+    pthread_mutex_unlock(&t->lock);
+    return there ? 0 : tarn_fail(TARN_E_NOT_FOUND, "table: page %u is of no object: set it", page);
 }
 
 /* --- kernels ------------------------------------------------------------------------------------ */

@@ -114,3 +114,17 @@ int tarn_table_batch_status(const struct tarn_table_batch *b, uint32_t i)
 {
     return b->found[i].status;
 }
+
+int tarn_table_look_again(struct tarn_table *t, uint32_t page, uint64_t deadline_ns,
+                          struct tarn_cancel *cancel)
+{
+    struct tarn_table_batch *b = tarn_table_batch_new();
+    if (!b)
+        return tarn_fail(TARN_E_NO_MEMORY, "table: out of memory");
+    tarn_table_batch_range(t, b, page, 1);
+    int rc = b->n ? tarn_table_batch_look(t, b, NULL, 0, deadline_ns, cancel)
+                  : tarn_fail(TARN_E_NOT_FOUND, "table: page %u is of no object: set it", page);
+    rc = rc ? rc : tarn_table_batch_status(b, 0);
+    tarn_table_batch_free(b);
+    return rc;
+}

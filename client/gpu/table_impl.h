@@ -82,6 +82,11 @@ struct tarn_table {
     uint64_t used_ns; /* when use was last told */
 };
 
+/* --- table.c ------------------------------------------------------------------------------------ */
+
+/* Copies the page's key. NOT_FOUND: it is of no object. */
+int tarn_table_key(struct tarn_table *t, uint32_t page, uint8_t room[TARN_KEY_MAX], struct tarn_key *key);
+
 /* --- table_memory.c ----------------------------------------------------------------------------- */
 
 int tarn_table_memory_new(struct tarn_table *t, uint64_t deadline_ns);
@@ -133,6 +138,9 @@ int tarn_table_batch_look(struct tarn_table *t, struct tarn_table_batch *b, cons
                           size_t first, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* What has become of the i-th page. */
 int tarn_table_batch_status(const struct tarn_table_batch *b, uint32_t i);
+/* Looks for the object of one page. Its status; NOT_FOUND also if the page is of no object. */
+int tarn_table_look_again(struct tarn_table *t, uint32_t page, uint64_t deadline_ns,
+                          struct tarn_cancel *cancel);
 
 /* --- table_thread.c ----------------------------------------------------------------------------- */
 

@@ -401,6 +401,14 @@ int tarn_move_run(struct tarn_reach *r, struct tarn_move *moves, size_t n, bool 
     return run_call(&k, deadline_ns, cancel);
 }
 
+int tarn_move_tell(struct tarn_reach *r, struct tarn_move *moves, size_t n, const struct tarn_notify *notify,
+                   uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct call k = {.reach = r, .moves = moves, .n = n, .write = true, .options.notify = notify};
+    int rc = check(r, moves, n, &k.options, true);
+    return rc ? rc : run_call(&k, deadline_ns, cancel);
+}
+
 static int move(struct call *k, const struct tarn_move_options *given)
 {
     struct tarn_cancel own;

@@ -55,7 +55,7 @@ struct tarn_ring_command {
     uint64_t address; /* GET, WRITE: memory that the consumer knows; else 0 */
     uint32_t index;   /* GET, REFRESH: row; WRITE: range; else 0 */
     uint32_t offset;  /* GET, WRITE: of the first byte in the object or range */
-    uint32_t notify;  /* WRITE */
+    uint32_t notify;  /* WRITE: the tag of what the lender is told; 0: nothing */
 };
 
 /* Where a ring is, for kernels: an argument by value, or in GPU memory. */

@@ -509,9 +509,14 @@ int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
     return leave(rc);
 }
 
+/* As CUDA does, it waits for the kernels that run. */
 void tarn_cuda_unpin(void *addr)
 {
-    enter();
+    const struct timespec nap = {0, 100000};
+    for (enter(); standin.players > 0; enter()) {
+        leave(0);
+        nanosleep(&nap, NULL);
+    }
     struct memory *m = memory_at((uintptr_t)addr);
     if (m && m->kind == TARN_CUDA_PINNED && m->begin == (uintptr_t)addr)
         memory_drop(m);
