@@ -515,7 +515,7 @@ void tarn_cuda_unpin(void *addr)
     const struct timespec nap = {0, 100000};
     for (enter(); standin.players > 0; enter()) {
         leave(0);
-        nanosleep(&nap, NULL);
+        nanosleep(&nap, NULL); /* a GPU's delay, not synchronisation */
     }
     struct memory *m = memory_at((uintptr_t)addr);
     if (m && m->kind == TARN_CUDA_PINNED && m->begin == (uintptr_t)addr)
