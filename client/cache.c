@@ -113,12 +113,14 @@ static bool grow(struct shard *s)
 
     if (s->n < s->last / 2)
         return true;
-    if (!(wide.places = calloc((size_t)wide.last + 1, sizeof *wide.places)))
+    struct place *places = calloc((size_t)wide.last + 1, sizeof *places);
+    if (!places)
         return false;
+    wide.places = places;
     DL_FOREACH (s->entries, e)
         *place_of(&wide, e->hash) = (struct place){e->hash, e};
     free(s->places);
-    s->places = wide.places;
+    s->places = places;
     s->last = wide.last;
     return true;
 }
