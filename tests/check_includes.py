@@ -41,7 +41,10 @@ LAYERS = {
         "transport/tcpx/plugin", "transport/host", "server/store", "server/directory", "server/control",
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
-    "client/gpu": ["include/tarn", "base", "transport", "transport/cuda", "client"],
+    "client/gpu": [
+        "include/tarn", "base", "transport", "transport/cuda", "client", "client/window/move.h",
+        "client/window/reach.h",
+    ],
     "client/window": [
         "include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/host", "client",
     ],
@@ -63,7 +66,7 @@ BESIDES = {
     "client/cli/cli_windows.c": r"client/window/descriptor\.h",
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
-    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/(window/(lender|reach)|gpu/tables)\.h",
+    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/(window/(lender|reach)|gpu/(tables|proxies))\.h",
 }
 
 
