@@ -10,8 +10,9 @@
  * Blocking calls run on the caller's thread. Workers (op_run.c) run the same code for submitted operations.
  * Three threads belong to the client: watcher and keeper (monitor.c), leases (read_lease_ask.c).
  *
- * Lock order: nodes_lock -> a node's lock -> monitor.lock. The locks of cache shards, leases, the queue of
- * operations, put sessions and registered memory are held alone. No lock is held while waiting for a peer.
+ * Lock order: nodes_lock -> a node's lock -> monitor.lock; proxies_lock -> a proxy's and a table's lock. The
+ * locks of cache shards, leases, the queue of operations, put sessions and registered memory are held alone.
+ * No lock is held while waiting for a peer.
  */
 #ifndef TARN_CLIENT_CLIENT_H
 #define TARN_CLIENT_CLIENT_H

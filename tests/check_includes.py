@@ -41,7 +41,10 @@ LAYERS = {
         "transport/tcpx/plugin", "transport/host", "server/store", "server/directory", "server/control",
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
-    "client/gpu": ["include/tarn", "base", "transport", "transport/cuda", "client", "client/window"],
+    "client/gpu": [
+        "include/tarn", "base", "transport", "transport/cuda", "client", "client/window/move.h",
+        "client/window/reach.h",
+    ],
     "client/window": [
         "include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/host", "client",
     ],

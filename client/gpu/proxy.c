@@ -340,6 +340,7 @@ void tarn_proxy_free(struct tarn_proxy *p)
 {
     if (!p || tarn_client_enter(p->client) != 0)
         return;
+    abort_proxy(p); /* before nobody can take its table from it any more */
     delist(p);
     proxy_free(p);
 }

@@ -11,6 +11,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "tests/proxy_scene.h"
 #include "tests/standin/cuda_standin.h"
@@ -162,6 +164,25 @@ static void a_command_has_a_deadline(void **state)
     assert_in_range(harness_now_ms() - begun, 300, 300 + 8000 * harness_slower());
 }
 
+/* A GPU that does not copy for a while. */
+static void copies_that_fail(void **state)
+{
+    struct scene *s = scene_need(state);
+    const struct tarn_ring_command c = get_of(0, 0, BYTES, s->gpu);
+    if (!tarn_standin_fail)
+        harness_skip("standin", "only the stand-in's copies fail on demand");
+    scene_begin(s, NULL);
+    scene_put(s, 0, "k", 'k', "node0");
+    assert_int_equal(ask(s, &c), 0);
+    tarn_standin_fail("copy:*");
+    assert_int_not_equal(ask(s, &c), 0);
+    assert_int_equal(ask(s, &quiet), 0);
+    tarn_standin_fail(NULL);
+    device_set(s->device, s->gpu, 0, BYTES);
+    HARNESS_UNTIL(ask(s, &c) == 0, 8000);
+    device_expect(s->device, s->gpu, 'k', BYTES);
+}
+
 /* --- ends --------------------------------------------------------------------------------------- */
 
 /* A kernel that waits for what does not come. */
@@ -282,6 +303,33 @@ static void a_table_freed_while_it_is_looked_at(void **state)
     }
 }
 
+/* What was made before the failure is given back: another proxy can be made. */
+static void proxies_that_cannot_be_made(void **state)
+{
+    struct scene *s = scene_need(state);
+    struct tarn_proxy *p;
+    struct rlimit limit, few;
+    s->client = world_client(s->w, NULL);
+    struct tarn_proxy_options o = scene_options(s, 3, 16);
+    o.size = sizeof(o);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    int next = dup(0);
+    close(next);
+    few = (struct rlimit){(rlim_t)next + 4, limit.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    int rc = tarn_proxy_new(s->client, &o, &p);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    assert_int_equal(rc, TARN_E_SYSTEM);
+    assert_non_null(strstr(tarn_last_error(), "open files"));
+    if (tarn_standin_fail) {
+        tarn_standin_fail("pin:2");
+        assert_int_equal(tarn_proxy_new(s->client, &o, &p), TARN_E_SYSTEM);
+        tarn_standin_fail(NULL);
+    }
+    scene_proxy(s, &o);
+    assert_int_equal(ask(s, &quiet), 0);
+}
+
 static void proxies_end_with_their_client(void **state)
 {
     struct scene *s = scene_need(state);
@@ -307,12 +355,14 @@ int main(void)
         WITH(scene_start_two, a_node_killed_under_a_kernel_over_tcp),
         WITH(scene_start_two, another_copy_serves_on),
         WITH(scene_start_two, links_that_fail),
+        WITH(scene_start_two, copies_that_fail),
         WITH(scene_start_two, a_command_has_a_deadline),
         WITH(scene_start_two, an_abort_ends_a_kernels_wait),
         WITH(scene_start_two, a_proxy_freed_under_a_kernel),
         WITH(scene_start_two, a_client_closed_under_a_kernel),
         WITH(scene_start_two, a_table_freed_under_a_kernel),
         WITH(scene_start_two, a_table_freed_while_it_is_looked_at),
+        WITH(scene_start, proxies_that_cannot_be_made),
         WITH(scene_start, proxies_end_with_their_client),
     };
     return cmocka_run_group_tests_name("proxy, ends", tests, NULL, NULL);

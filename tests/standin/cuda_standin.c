@@ -88,8 +88,10 @@ static struct {
     bool peers;
     uint64_t bytes, delay_ns;
     struct memory *memories;
-    int players; /* threads that play kernels */
-} standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+    int players;           /* threads that play kernels */
+    pthread_cond_t played; /* none does any more */
+} standin = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .played = PTHREAD_COND_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- settings ----------------------------------------------------------------------------------- */
 
@@ -328,6 +330,8 @@ void tarn_standin_players(int more)
     for (const struct memory *m = standin.memories; m; m = m->next)
         if (m->kind == TARN_CUDA_DEVICE)
             mprotect((void *)m->begin, m->bytes, access_now());
+    if (standin.players == 0)
+        pthread_cond_broadcast(&standin.played);
     leave(0);
 }
 
@@ -512,11 +516,9 @@ int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
 /* As CUDA does, it waits for the kernels that run. */
 void tarn_cuda_unpin(void *addr)
 {
-    const struct timespec nap = {0, 100000};
-    for (enter(); standin.players > 0; enter()) {
-        leave(0);
-        nanosleep(&nap, NULL); /* a GPU's delay, not synchronisation */
-    }
+    enter();
+    while (standin.players > 0)
+        pthread_cond_wait(&standin.played, &standin.lock);
     struct memory *m = memory_at((uintptr_t)addr);
     if (m && m->kind == TARN_CUDA_PINNED && m->begin == (uintptr_t)addr)
         memory_drop(m);
