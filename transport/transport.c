@@ -48,6 +48,12 @@ int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes)
     return 0;
 }
 
+int tarn_no_ready(struct tarn_local *local, int device, unsigned n, uint64_t deadline_ns)
+{
+    (void)local, (void)device, (void)n, (void)deadline_ns;
+    return 0;
+}
+
 uint64_t tarn_peer_until(const struct tarn_peer *p)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;

@@ -222,6 +222,9 @@ struct tarn_transport_ops {
      * while works in flight use it. */
     int (*map)(struct tarn_local *local, void *addr, uint64_t bytes);
     int (*unmap)(struct tarn_local *local, void *addr, uint64_t bytes);
+    /* Makes what n links need to move memory of the device: CUDA makes it only when no kernel runs there, and
+     * links that are used later may find one that waits for them. */
+    int (*ready)(struct tarn_local *local, int device, unsigned n, uint64_t deadline_ns);
     /* Writes what the node needs to know before it can answer ATTACH. connect() goes on with *l_p, and frees
      * it when it fails. connect() returns TARN_INPROGRESS while the network is still being asked, after
      * TARN_WAIT_SLICE_MS or at the deadline at the latest. Then call it again with the same arguments, or
@@ -286,6 +289,7 @@ int tarn_link_stale(const struct tarn_link *l, uint32_t pool, uint32_t slot);
 int tarn_no_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_no_local_close(struct tarn_local *local);
 int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
+int tarn_no_ready(struct tarn_local *local, int device, unsigned n, uint64_t deadline_ns);
 /* The end of a wait in connect() that begins now. */
 uint64_t tarn_peer_until(const struct tarn_peer *p);
 /* The end of a slice of a wait that begins now: after TARN_WAIT_SLICE_MS, or at the deadline. */

@@ -115,6 +115,18 @@ static int make_threads(struct tarn_proxy *p)
     return rc;
 }
 
+/* Later, while kernels wait for commands, CUDA would not make what a first copy needs. */
+static int make_ready(const struct tarn_proxy *p, uint64_t deadline_ns)
+{
+    const struct tarn_client *c = p->client;
+    int rc = 0;
+    for (uint32_t i = 0; i < p->nranges; i++)
+        for (int t = 0; !rc && p->ranges[i].gpu > 0 && t < c->ntransports; t++)
+            rc = c->transports[t]->ready(c->locals[t], (int)p->ranges[i].gpu - 1,
+                                         p->nthreads + TARN_PROXY_WORKERS, deadline_ns);
+    return rc;
+}
+
 static int start_threads(struct tarn_proxy *p)
 {
     int rc = 0;
@@ -310,6 +322,8 @@ int tarn_proxy_new(struct tarn_client *c, const struct tarn_proxy_options *given
         return no_memory();
     for (uint32_t i = 0; !rc && i < o.nranges; i++)
         rc = check_memory(i, &o.ranges[i], &p->ranges[i]);
+    if (!rc)
+        rc = make_ready(p, tarn_client_deadline(c, 0));
     if (!rc)
         rc = make_near(p, &o);
     if (rc) {

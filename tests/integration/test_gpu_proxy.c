@@ -17,6 +17,7 @@
 #include "client/gpu/proxy_impl.h"
 #include "client/gpu/table_impl.h"
 #include "tests/proxy_scene.h"
+#include "tests/standin/cuda_standin.h"
 
 /* --- gets --------------------------------------------------------------------------------------- */
 
@@ -185,6 +186,51 @@ static void more_commands_than_workers(void **state)
 }
 
 /* --- QUIET and REFRESH -------------------------------------------------------------------------- */
+
+struct first {
+    struct scene *s;
+    int rc[8], status[8];
+};
+
+/* Asks for several at once, so that several links are needed. */
+static void first_kernel(void *arg)
+{
+    struct first *f = arg;
+    uint64_t numbers[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        struct tarn_ring_command c = get_of(i, 0, BYTES, f->s->gpu + i * BYTES);
+        f->rc[i] = tarn_dev_ring_push(&f->s->ring, &c, LONG_NS, &numbers[i]);
+    }
+    for (uint32_t i = 0; i < 8; i++)
+        if (f->rc[i] == 0)
+            f->rc[i] = tarn_dev_ring_wait(&f->s->ring, numbers[i], LONG_NS / 3, &f->status[i]);
+}
+
+/* What CUDA cannot do beside a running kernel was done before. */
+static void first_gets_while_a_kernel_runs(void **state, const char *place)
+{
+    struct scene *s = scene_need(state);
+    struct first f = {.s = s};
+    if (!tarn_standin_play)
+        harness_skip("standin", "on a GPU, tarn-bench ring does this");
+    scene_begin(s, "cuda_ipc");
+    put_pages(s, 8, place);
+    tarn_standin_play(first_kernel, &f);
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(f.rc[i], 0);
+        assert_int_equal(f.status[i], 0);
+    }
+}
+
+static void first_gets_from_host_memory_while_a_kernel_runs(void **state)
+{
+    first_gets_while_a_kernel_runs(state, "node0/cpu0");
+}
+
+static void first_gets_from_a_gpu_while_a_kernel_runs(void **state)
+{
+    first_gets_while_a_kernel_runs(state, "node0/gpu0");
+}
 
 static void a_quiet_on_its_own_completes(void **state)
 {
@@ -473,6 +519,8 @@ int main(void)
         WITH(scene_start, gets_from_a_gpu_over_tcp),
         WITH(scene_start, more_commands_than_the_ring_has_room_for),
         WITH(scene_start, more_commands_than_workers),
+        WITH(scene_start, first_gets_from_host_memory_while_a_kernel_runs),
+        WITH(scene_start, first_gets_from_a_gpu_while_a_kernel_runs),
         WITH(scene_start, a_quiet_on_its_own_completes),
         WITH(scene_start, a_refresh_looks_again),
         WITH(scene_start, a_refresh_of_what_only_a_proxy_reaches),

@@ -12,6 +12,7 @@
  *     within the bounds of allocations. Any other address is illegal: the process loses the device, as with
  *     a GPU.
  *   - A queue has little room, so that callers reach its limits.
+ *   - What waits for running kernels with CUDA waits for those that are played.
  *
  * Environment, read when a process first uses it (nodes reject unknown names with TARN_):
  *   STANDIN_DEVICES=2     number of devices in the machine
@@ -127,6 +128,14 @@ static void enter(void)
 {
     pthread_once(&standin.once, read_settings);
     pthread_mutex_lock(&standin.lock);
+}
+
+/* As with CUDA, calls that make and end memory, queues and handles wait for the kernels that run. */
+static void enter_quiet(void)
+{
+    enter();
+    while (standin.players > 0)
+        pthread_cond_wait(&standin.played, &standin.lock);
 }
 
 static int leave(int rc)
@@ -376,14 +385,14 @@ static int alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_
 
 int tarn_cuda_alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE])
 {
-    enter();
+    enter_quiet();
     int rc = check(device, FAIL_ALLOC);
     return leave(rc ? rc : alloc(device, bytes, addr_p, handle));
 }
 
 void tarn_cuda_free(int device, void *addr)
 {
-    enter();
+    enter_quiet();
     struct memory *m = addr ? memory_at((uintptr_t)addr) : NULL;
     if (m && m->kind == TARN_CUDA_DEVICE && m->visitor < 0 && m->owner == device) {
         standin.devices[device].used -= m->bytes;
@@ -456,7 +465,7 @@ int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **ad
     struct handle h;
     memcpy(&h, handle, sizeof(h));
     tarn_standin_wait();
-    enter();
+    enter_quiet();
     int rc = check(device, FAIL_OPEN);
     if (rc)
         return leave(rc);
@@ -502,7 +511,7 @@ int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
                        .writable = writable,
                        .fd = -1};
     tarn_standin_wait();
-    enter();
+    enter_quiet();
     int rc = check(0, FAIL_PIN);
     if (!rc && (!addr || !bytes))
         rc = tarn_fail(TARN_E_SYSTEM, "stand-in: pin: invalid argument");
@@ -513,12 +522,9 @@ int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
     return leave(rc);
 }
 
-/* As CUDA does, it waits for the kernels that run. */
 void tarn_cuda_unpin(void *addr)
 {
-    enter();
-    while (standin.players > 0)
-        pthread_cond_wait(&standin.played, &standin.lock);
+    enter_quiet();
     struct memory *m = memory_at((uintptr_t)addr);
     if (m && m->kind == TARN_CUDA_PINNED && m->begin == (uintptr_t)addr)
         memory_drop(m);
@@ -653,7 +659,7 @@ static void mark_drop(struct tarn_standin_mark *m)
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
 {
     tarn_standin_wait();
-    enter();
+    enter_quiet();
     int rc = check(device, FAIL_QUEUE);
     leave(0);
     if (rc)

@@ -597,6 +597,7 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .local_close = tarn_ipc_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,
+    .ready = tarn_ipc_local_ready,
     .offer = tarn_no_offer,
     .connect = cuda_connect,
     .learn = cuda_learn,

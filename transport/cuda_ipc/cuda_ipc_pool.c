@@ -434,6 +434,46 @@ void tarn_ipc_leave(struct tarn_ipc_local *local, struct tarn_ipc_opening *o)
         tarn_ipc_worker_leave(&local->worker, &o->task);
 }
 
+/* --- before kernels run -------------------------------------------------------------------------- */
+
+static unsigned unused_queues(struct tarn_ipc_local *local, int device)
+{
+    unsigned n = 0;
+    pthread_mutex_lock(&local->lock);
+    for (int i = 0; i < TARN_IPC_SPARE; i++)
+        n += local->queues[device][i] != NULL;
+    pthread_mutex_unlock(&local->lock);
+    return n;
+}
+
+static int open_and_wait(struct tarn_ipc_local *local, const struct tarn_ipc_want *want, uint64_t deadline_ns)
+{
+    struct tarn_ipc_opening *o = NULL;
+    int rc = tarn_ipc_ask(local, want, &o);
+    if (!rc)
+        rc = tarn_ipc_opened(local, o, deadline_ns);
+    tarn_ipc_leave(local, o);
+    return rc != TARN_E_AGAIN ? rc
+                              : tarn_fail(TARN_E_TIMEOUT,
+                                          "cuda_ipc: GPU %d: a queue has not been opened in time: raise "
+                                          "timeout_ms, and let no kernel run meanwhile",
+                                          want->device);
+}
+
+int tarn_ipc_local_ready(struct tarn_local *l, int device, unsigned n, uint64_t deadline_ns)
+{
+    struct tarn_ipc_local *local = tarn_ipc_local(l);
+    const struct tarn_ipc_want driver = {TARN_IPC_DRIVER, NULL, device};
+    const struct tarn_ipc_want queue = {TARN_IPC_QUEUE, NULL, device};
+    if (device >= TARN_IPC_DEVICES)
+        return 0;
+    int rc = open_and_wait(local, &driver, deadline_ns);
+    n = n < TARN_IPC_SPARE ? n : TARN_IPC_SPARE;
+    for (unsigned i = unused_queues(local, device); !rc && i < n; i++)
+        rc = open_and_wait(local, &queue, deadline_ns);
+    return rc;
+}
+
 /* --- the end ------------------------------------------------------------------------------------ */
 
 void tarn_ipc_local_close(struct tarn_local *l)

@@ -67,6 +67,8 @@ static inline struct tarn_ipc_local *tarn_ipc_local(struct tarn_local *local)
 
 int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_ipc_local_close(struct tarn_local *local);
+/* Opens queues until n are unused; at most TARN_IPC_SPARE. */
+int tarn_ipc_local_ready(struct tarn_local *local, int device, unsigned n, uint64_t deadline_ns);
 
 /* Maps the pool of an offer. fds: see TARN_SHARE_FDS; they stay the caller's. */
 int tarn_ipc_pool_take(struct tarn_ipc_local *local, const struct tarn_link *l,

@@ -605,6 +605,7 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .local_close = tarn_rdma_local_close,
     .map = tarn_rdma_map,
     .unmap = tarn_rdma_unmap,
+    .ready = tarn_no_ready,
     .offer = rdma_offer,
     .connect = rdma_connect,
     .learn = tarn_rdma_learn,

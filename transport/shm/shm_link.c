@@ -398,6 +398,7 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .local_close = tarn_no_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,
+    .ready = tarn_no_ready,
     .offer = tarn_no_offer,
     .connect = shm_connect,
     .learn = shm_learn,

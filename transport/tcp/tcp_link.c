@@ -378,6 +378,7 @@ const struct tarn_transport_ops tarn_tcp_ops = {
     .local_close = tarn_no_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,
+    .ready = tarn_no_ready,
     .offer = tarn_no_offer,
     .connect = tcp_connect,
     .learn = tarn_no_learn,

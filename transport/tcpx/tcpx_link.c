@@ -515,6 +515,7 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .local_close = tarn_tcpx_local_close,
     .map = tarn_tcpx_local_map,
     .unmap = tarn_tcpx_local_unmap,
+    .ready = tarn_no_ready,
     .offer = tarn_no_offer,
     .connect = tcpx_connect,
     .learn = tarn_no_learn,
