@@ -149,9 +149,10 @@ static bool go_near(int device, cpu_set_t *before)
 
 static int make_near(struct tarn_proxy *p, const struct tarn_proxy_options *o)
 {
+    uint8_t handle[TARN_CUDA_HANDLE];
     cpu_set_t before;
     bool moved = o->device >= 0 && !(o->flags & TARN_PROXY_ANYWHERE) && go_near(o->device, &before);
-    int rc = 0;
+    int rc = o->device < 0 ? 0 : tarn_cuda_alloc(o->device, 1, &p->waited, handle);
     for (uint32_t i = 0; !rc && i < p->nrings; i++)
         rc = make_ring(&p->rings[i], o);
     if (!rc)
@@ -186,6 +187,7 @@ static struct tarn_proxy *alloc(struct tarn_client *c, const struct tarn_proxy_o
     if (!p)
         return NULL;
     p->client = c;
+    p->device = o->device;
     p->timeout_ms = o->timeout_ms;
     p->table = o->table;
     p->nrings = o->nrings;
@@ -270,10 +272,11 @@ static void close_waits(struct tarn_proxy *p)
     pthread_mutex_destroy(&p->pages_lock);
 }
 
-/* Giving up pinned memory waits for the kernels of the device. */
 static void proxy_free(struct tarn_proxy *p)
 {
     abort_proxy(p);
+    if (p->waited)
+        tarn_cuda_free(p->device, p->waited); /* kernels leave the rings first */
     for (uint32_t i = 0; i < p->nrings; i++) {
         tarn_ring_free(p->rings[i].consumer);
         free(p->rings[i].works);

@@ -101,6 +101,8 @@ struct tarn_proxy_worker {
 struct tarn_proxy {
     struct tarn_proxy *prev, *next; /* in client.proxies */
     struct tarn_client *client;
+    int device;   /* -1: none */
+    void *waited; /* memory of the device: giving it up waits for the kernels that run there */
     uint32_t timeout_ms;
     uint32_t nrings, nthreads, nranges, nreaches;
     struct tarn_proxy_ring *rings;

@@ -20,6 +20,10 @@
  *   REFRESH  what tarn_table_set() says of a page; NOT_REACHABLE: only GET brings the object
  *   all      INVALID (a wrong command, or memory that is in no range), TIMEOUT, CANCELED
  *
+ * Before kernels ask for bytes in memory of a GPU, get something from each node there with tarn_get(). The
+ * first such get opens a link. That allocates memory, and CUDA lets it wait for the kernels that run: a
+ * kernel that asked for it would wait for itself, until its own time is over.
+ *
  * The client's log has a line with the reason of each failed command, at level debug.
  */
 #ifndef TARN_PROXY_H
@@ -65,9 +69,10 @@ struct tarn_proxy_options {
 };
 
 /*
- * Makes rings and starts the threads. The memory of the ranges must stay, and the reaches, until the proxy is
- * freed; register the memory (tarn_register()) where transports want that. The proxy looks once whose memory
- * it is. Errors: INVALID, UNAVAILABLE (no GPU), NO_MEMORY, SYSTEM.
+ * Makes rings and starts the threads. As every call that allocates memory of a GPU, this one and
+ * tarn_proxy_free() may wait for the kernels that run there. The memory of the ranges must stay, and the
+ * reaches, until the proxy is freed; register the memory (tarn_register()) where transports want that. The
+ * proxy looks once whose memory it is. Errors: INVALID, UNAVAILABLE (no GPU), NO_MEMORY, SYSTEM.
  *
  * A thread that has nothing to do polls for 100 us, then sleeps in steps that grow up to 1 ms: a kernel's
  * first command after a pause waits that much longer. The threads run on the CPUs of the device's NUMA node,

@@ -324,6 +324,8 @@ static void proxies_that_cannot_be_made(void **state)
     if (tarn_standin_fail) {
         tarn_standin_fail("pin:2");
         assert_int_equal(tarn_proxy_new(s->client, &o, &p), TARN_E_SYSTEM);
+        tarn_standin_fail("alloc:1");
+        assert_int_equal(tarn_proxy_new(s->client, &o, &p), TARN_E_SYSTEM);
         tarn_standin_fail(NULL);
     }
     scene_proxy(s, &o);
