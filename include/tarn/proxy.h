@@ -21,9 +21,9 @@
  *   all      INVALID (a wrong command, or memory that is in no range), TIMEOUT, CANCELED
  *
  * CUDA makes queues and registers memory only when no kernel runs: a kernel that asked for what needs them
- * would wait for itself, until its own time is over. So make the proxy, which opens queues for the GPUs of its
- * ranges, and set the table's pages, which registers the pools, before such kernels run. What comes over tcp or
- * tcpx into memory of a GPU needs more: get something from each of those nodes with tarn_get() first.
+ * would wait for itself, until its own time is over. So make the proxy, which opens queues for the GPUs of
+ * its ranges, and set the table's pages, which registers the pools, before such kernels run. What comes over
+ * tcp or tcpx into memory of a GPU needs more: get something from each of those nodes with tarn_get() first.
  *
  * The client's log has a line with the reason of each failed command, at level debug.
  */
