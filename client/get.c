@@ -136,12 +136,13 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
         free(b.jobs);
 }
 
-/* TARN_GET_NOW: ends the items that were not served. */
-static void leave_rest(struct tarn_get *g)
+/* TARN_GET_NOW: ends the items that were not served, from `far` on. */
+static void leave_rest(struct tarn_get *g, size_t far)
 {
-    for (size_t i = 0; i < g->n; i++) {
+    for (size_t i = far; i < g->n; i++) {
         if (i < g->memo.looked && g->items[i].status != TARN_INPROGRESS)
             continue;
+        g->left--;
         g->items[i].status = TARN_E_AGAIN;
         tarn_verdict_say(&g->verdict, i, TARN_E_AGAIN, "get", &g->items[i].key,
                          "this takes waiting: get it without TARN_GET_NOW");
@@ -178,9 +179,9 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
     tarn_get_now(&g);
-    if (g.left > 0 && (o.flags & TARN_GET_NOW) && !tarn_get_is_near(&g)) {
-        leave_rest(&g);
-    } else if (g.left > 0) {
+    if (g.left > 0 && (o.flags & TARN_GET_NOW))
+        leave_rest(&g, tarn_get_first_far(&g));
+    if (g.left > 0) {
         if (!o.after) /* reads the clock only when something may wait */
             g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
         tarn_get_finish(c, &gets, 1, -1);

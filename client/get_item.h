@@ -30,7 +30,7 @@ struct tarn_get_calls {
 };
 
 /* tarn_get_now() writes down how far it came, and what it found about the last item that it looked at and
- * left. get.c, get_start.c and tarn_get_is_near() read it, so that this item is not looked up twice. */
+ * left. get.c, get_start.c and tarn_get_first_far() read it, so that this item is not looked up twice. */
 struct tarn_get_memo {
     size_t looked; /* it has not looked at the items from here on */
     size_t found;  /* the item that the rest is about; SIZE_MAX: none */

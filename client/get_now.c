@@ -91,18 +91,40 @@ void tarn_get_now(struct tarn_get *g)
     g->memo.looked = i;
 }
 
-bool tarn_get_is_near(const struct tarn_get *g)
+/* Does the item of the memo wait for nothing but this host's GPUs? */
+static bool is_near(const struct tarn_get *g)
 {
     const struct tarn_desc *d = &g->memo.desc;
     struct tarn_way way;
     uint64_t bytes;
 
-    if (g->memo.found != g->memo.looked - 1)
-        return false;
     for (uint32_t k = 0; k < d->nlocs; k++)
         if (tarn_read_lease_word(d->locs[k].node) == TARN_READ_LEASE_ASK)
             return false;
     return (g->memo.glanced || tarn_get_fits(g, g->memo.found, &d->tensor, &bytes)) && d->nlocs == 1 &&
            choose(g, tarn_coarse_ns(), &way) && atomic_load(&way.side->state) == TARN_SIDE_POOLED &&
            (way.side->ops->caps & TARN_CAP_SAME_HOST);
+}
+
+/* The same for an item that tarn_get_now() has not looked at. A wrong one does not wait. */
+static bool is_near_too(struct tarn_get *probe, size_t i)
+{
+    if (tarn_get_check(probe, i) != 0 ||
+        tarn_get_memory(probe, i, &probe->memo.gpu, &probe->memo.glanced) != 0)
+        return true;
+    probe->memo.found = i;
+    return tarn_get_find(probe, i, tarn_key_hash(&probe->items[i].key), &probe->memo.desc) && is_near(probe);
+}
+
+size_t tarn_get_first_far(const struct tarn_get *g)
+{
+    struct tarn_get probe = *g;
+
+    for (size_t i = 0; i < g->memo.looked; i++)
+        if (g->items[i].status == TARN_INPROGRESS && (i != g->memo.found || !is_near(g)))
+            return i;
+    for (size_t i = g->memo.looked; i < g->n; i++)
+        if (!is_near_too(&probe, i))
+            return i;
+    return g->n;
 }

@@ -8,7 +8,8 @@
 /* Serves items from cached descriptors and shared links. g->left counts the others: their status is
  * TARN_INPROGRESS, or they have not been looked at. */
 void tarn_get_now(struct tarn_get *g);
-/* One item is left: will it wait for nothing but this host's GPUs? Asks for a lease where none runs. */
-bool tarn_get_is_near(const struct tarn_get *g);
+/* The first item that is left and would wait for more than this host's GPUs; n: there is none. Asks for a
+ * lease where none runs. */
+size_t tarn_get_first_far(const struct tarn_get *g);
 
 #endif

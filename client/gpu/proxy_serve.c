@@ -79,7 +79,7 @@ static int get_at_once(struct tarn_proxy_thread *t, const struct tarn_ring_comma
     if (rc)
         return rc;
     tarn_get_now(get);
-    if (get->left > 0 && tarn_get_is_near(get)) {
+    if (get->left > 0 && tarn_get_first_far(get) == get->n) {
         get->deadline_ns = tarn_now_ns() + AT_ONCE_NS;
         tarn_get_finish(t->proxy->client, &get, 1, -1);
     }

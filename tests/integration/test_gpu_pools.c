@@ -162,6 +162,45 @@ static void get_now_waits_for_copies_by_a_gpu(void **state)
     harness_passed(w->h);
 }
 
+/* The first item that would wait for others ends the call's waiting, wherever it is in it. */
+static void get_now_ends_at_the_first_item_that_waits_for_others(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *memory = device_alloc(d, 3 * 2048);
+    static const char *const orders[] = {"known unknown known", "unknown known known", "known known unknown"};
+    device_set(d, memory, 7, 2048);
+    assert_int_equal(piece_put(w->client, "known", memory, 2048, "node0/gpu0"), 0);
+    assert_int_equal(piece_put(w->client, "unknown", memory, 2048, "node0/gpu0"), 0);
+    for (int order = 0; order < 3; order++) {
+        struct tarn_client *fresh = world_client(w, "cuda_ipc");
+        struct tarn_get_options now = {.size = sizeof now, .flags = TARN_GET_NOW};
+        struct tarn_piece pieces[3];
+        struct tarn_item items[3];
+        int again = 0, far = order == 0 ? 1 : order == 1 ? 0 : 2;
+        for (int i = 0; i < 3; i++) {
+            pieces[i] = (struct tarn_piece){.addr = memory + i * 2048, .bytes = 2048};
+            items[i] = (struct tarn_item){
+                .key = key_of(i == far ? "unknown" : "known"), .pieces = &pieces[i], .npieces = 1};
+        }
+        assert_int_equal(piece_get(fresh, "known", memory, 2048), 0);
+        assert_int_equal(tarn_get(fresh, items, 3, &now), TARN_E_AGAIN);
+        assert_non_null(strstr(tarn_last_error(), "TARN_GET_NOW"));
+        for (int i = 0; i < 3; i++) {
+            again += items[i].status == TARN_E_AGAIN;
+            if (items[i].status != (i < far ? 0 : TARN_E_AGAIN))
+                fail_msg("%s: item %d: %d", orders[order], i, items[i].status);
+        }
+        assert_int_equal(again, 3 - far);
+        assert_int_equal(tarn_get(fresh, items, 3, NULL), 0);
+        tarn_close(fresh);
+    }
+    device_drop(d, memory);
+    device_close(d);
+    harness_passed(w->h);
+}
+
 static void an_item_uses_one_kind_of_memory(void **state)
 {
     devices_need(1);
@@ -345,6 +384,7 @@ int main(int argc, char **argv)
         TEST(a_gpu_that_is_hidden_is_named),
         TEST(a_call_that_fails_once_does_no_lasting_harm),
         TEST(get_now_waits_for_copies_by_a_gpu),
+        TEST(get_now_ends_at_the_first_item_that_waits_for_others),
         TEST(a_lost_device_fails_only_its_own_operations),
     };
     return cmocka_run_group_tests_name("gpu pools", tests, NULL, NULL);
