@@ -92,7 +92,7 @@ hits=$(grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $code Makefile deploy/*.sh)
 }
 
 # Every header compiles alone, and every file has a licence line. Headers with CUDA's types need its toolkit.
-for h in $(find include base metadata transport server client tests -name '*.h' ! -name kernels.h ! -name cuda_runtime.h); do
+for h in $(find include base metadata transport server client tests -name '*.h' ! -name '*kernels.h' ! -name cuda_runtime.h); do
     python=
     case $h in
     client/python/*)
