@@ -181,6 +181,16 @@ static void init_waits(struct tarn_proxy *p)
     }
 }
 
+static void free_arrays(struct tarn_proxy *p)
+{
+    free(p->rings);
+    free(p->threads);
+    free(p->workers);
+    free(p->ranges);
+    free(p->reaches);
+    free(p);
+}
+
 static struct tarn_proxy *alloc(struct tarn_client *c, const struct tarn_proxy_options *o)
 {
     struct tarn_proxy *p = calloc(1, sizeof(*p));
@@ -199,12 +209,7 @@ static struct tarn_proxy *alloc(struct tarn_client *c, const struct tarn_proxy_o
     p->ranges = calloc(p->nranges + 1, sizeof(p->ranges[0]));
     p->reaches = calloc(o->nreaches + 1, sizeof(p->reaches[0]));
     if (!p->rings || !p->threads || !p->workers || !p->ranges || !p->reaches) {
-        free(p->rings);
-        free(p->threads);
-        free(p->workers);
-        free(p->ranges);
-        free(p->reaches);
-        free(p);
+        free_arrays(p);
         return NULL;
     }
     if (o->nreaches)
@@ -283,12 +288,7 @@ static void proxy_free(struct tarn_proxy *p)
         free(p->rings[i].quiets);
     }
     close_waits(p);
-    free(p->rings);
-    free(p->threads);
-    free(p->workers);
-    free(p->ranges);
-    free(p->reaches);
-    free(p);
+    free_arrays(p);
 }
 
 /* --- calls -------------------------------------------------------------------------------------- */

@@ -58,15 +58,14 @@ struct tarn_table {
     struct tarn_client *client;
     int device;
     uint32_t npages;
-    uint32_t timeout_ms;
     pthread_mutex_t lock;
     /* The lock, from here on. */
     struct tarn_table_page *pages;
     struct tarn_table_hold *holds;
     uint32_t nholds;
     /* table_memory.c */
-    uint8_t *gpu; /* pages, used, told, until */
-    size_t gpu_bytes, pinned_bytes;
+    uint8_t *gpu; /* pages, until, used, told */
+    size_t pinned_bytes;
     struct tarn_half *mirror; /* pinned: the GPU's pages */
     uint8_t *marks;           /* pinned: what kernels have marked, then zeros */
     struct tarn_table_shared *shared;

@@ -2,39 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # `tarn-bench rows` as a program, over GPUs played in shared memory: every row is measured and verified, and
 # says that its figures mean nothing.
-set -eu
-build=$(cd "${TARN_BUILD:-build}" && pwd)
-export TARN_BUILD="$build"
-[ -e "$build/cuda-is-standin" ] || { echo "SKIP: standin: tarn-bench rows is for GPUs"; exit 77; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+group=rows
+. "$(dirname "$0")/bench.sh"
 
-say()
-{
-    cat "$dir/out" "$dir/err"
-    echo "$*"
-    exit 1
-}
-
-# run EXPECTED_STATUS
-run()
-{
-    status=0
-    "$build/tarn-bench" rows --json-dir "$dir" >"$dir/out" 2>"$dir/err" || status=$?
-    [ $status = "$1" ] || say "exit status $status, not $1"
-}
-
-# rows PATTERN: how many lines of the JSON have it
-rows() { grep -c "$1" "$dir/rows.json" || :; }
-
-run 0
-[ "$(rows '"bench": ')" = 12 ] || say "$(rows '"bench": ') rows, not 12"
+measured 12
 [ "$(rows '"rounds": ')" = 12 ] || say "not every row was measured"
-[ "$(rows '"cuda": ".*STAND-IN.*mean nothing"')" = 12 ] || say "not every row says what it was measured over"
-[ "$(rows '"target": ')" = 0 ] || say "there is a target, as if the figures meant something"
-[ "$(rows '"error": ')" = 0 ] || say "a row or a contestant failed"
 
-STANDIN_DEVICES=1 run 0
-[ "$(rows '"bench": ')" = 8 ] || say "$(rows '"bench": ') rows over one GPU, not 8"
-STANDIN_DEVICES=0 run 1
-grep -q '^tarn-bench: rows: .*no device' "$dir/err" || say "it does not say that there is no GPU"
+export STANDIN_DEVICES=1
+measured 8
+without_device
