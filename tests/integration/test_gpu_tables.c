@@ -23,7 +23,7 @@
 #include "tests/stream.h"
 #include "tests/world.h"
 
-enum { ROWS = 600, ROOM = 8 << 20, LATER_MS = 8000 };
+enum { ROWS = 600, ROOM = 8 << 20, LATER_MS = 4000 };
 
 static const struct world_plan plan = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
