@@ -58,7 +58,7 @@ static void reckon(struct tarn_read_leases *s)
     pthread_cond_signal(&s->wake);
 }
 
-enum tarn_read_lease_word tarn_read_lease_word(struct tarn_peer_node *node)
+enum tarn_read_lease_word tarn_read_lease_word_in(struct tarn_peer_node *node, uint64_t ahead_ns)
 {
     struct tarn_read_leases *s = &node->client->leases;
     enum tarn_read_lease_word word = TARN_READ_LEASE_ASK;
@@ -68,7 +68,7 @@ enum tarn_read_lease_word tarn_read_lease_word(struct tarn_peer_node *node)
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
     atomic_store(&node->lease.used, true);
-    if (tarn_read_lease_runs(&node->lease, now)) {
+    if (tarn_read_lease_runs(&node->lease, now + ahead_ns)) {
         word = TARN_READ_LEASE_RUNS;
     } else {
         if (is_away(s, now))

@@ -16,7 +16,8 @@
 #include "client/read_lease_ask.h"
 
 #define ROUND_MS 10
-#define USED_NS (100 * TARN_NS_PER_MS) /* between tellings of use */
+#define AHEAD_NS (5 * ROUND_MS * TARN_NS_PER_MS) /* leases are renewed so long before their end */
+#define USED_NS (100 * TARN_NS_PER_MS)           /* between tellings of use */
 #define LEASE_NS TARN_NS_PER_S
 #define ASK_NS (100 * TARN_NS_PER_MS)  /* how long one node's lease may hold up all pages */
 #define REFRESH_NS (2 * TARN_NS_PER_S) /* for a look-up and for reaching what it found */
@@ -33,15 +34,17 @@ static uint64_t hold_until(struct tarn_table_hold *h, uint64_t now_ns, int *stat
         *status = TARN_E_NODE_DOWN;
         return 0;
     }
-    if (!tarn_read_lease_read(&node->lease, now_ns))
-        word = tarn_read_lease_word(node);
-    if (word == TARN_READ_LEASE_RUNS) {
+    if (!tarn_read_lease_read(&node->lease, now_ns + AHEAD_NS))
+        word = tarn_read_lease_word_in(node, AHEAD_NS);
+    if (word != TARN_READ_LEASE_GONE && tarn_read_lease_runs(&node->lease, now_ns)) {
         h->since_ns = 0;
         return atomic_load(&node->lease.until_ns);
     }
     h->since_ns = h->since_ns ? h->since_ns : now_ns;
-    if (word != TARN_READ_LEASE_ASK)
-        *status = word == TARN_READ_LEASE_GONE ? TARN_E_NODE_DOWN : TARN_E_DIRECTORY;
+    if (word == TARN_READ_LEASE_GONE)
+        *status = TARN_E_NODE_DOWN;
+    else if (word == TARN_READ_LEASE_REFUSED)
+        *status = TARN_E_DIRECTORY;
     else if (now_ns - h->since_ns > ASK_NS)
         *status = TARN_E_STALE;
     return 0;

@@ -28,6 +28,8 @@ enum { ROWS = 600, ROOM = 8 << 20, LATER_MS = 4000 };
 static const struct world_plan plan = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
 static const struct world_plan two_plan = {.nodes = 2, .args = {"--pool", "cpu0:bytes=16M"}};
+static const struct world_plan refusing_plan = {
+    .nodes = 1, .args = {"--pool", "cpu0:bytes=16M", "--when-cut-off", "refuse"}};
 static const struct world_plan small_plan = {.nodes = 1, .args = {"--pool", "cpu0:bytes=1M"}};
 static const struct world_plan peer_plan = {.nodes = 1, .args = {"--pool", "gpu1:device=1,bytes=64M"}};
 static const char *self;
@@ -93,6 +95,11 @@ static int start_two(void **state)
 static int start_small(void **state)
 {
     return start_with(state, &small_plan);
+}
+
+static int start_refusing(void **state)
+{
+    return start_with(state, &refusing_plan);
 }
 
 static int start_peer(void **state)
@@ -539,6 +546,42 @@ static void a_paused_node_is_not_read_when_a_put_has_replaced(void **state)
     tarn_close(other);
 }
 
+/* Nodes go on serving while Redis does not answer, and so do tables: a lease is renewed before its end. */
+static void rows_while_redis_is_away(void **state)
+{
+    need(state);
+    struct scene *s = *state;
+    unsigned good = 0, bad = 0;
+    char is;
+    assert_int_equal(client_put(s->client, "k", 'k', 4096, NULL), 0);
+    assert_int_equal(set_one(s, "k"), 0);
+    harness_signal(s->w->redis->process, SIGSTOP);
+    for (uint64_t end = harness_now_ms() + 5000; harness_now_ms() < end; harness_pause())
+        if (gather_one(s, 4096, &is) == 0)
+            good++;
+        else
+            bad++;
+    harness_signal(s->w->redis->process, SIGCONT);
+    print_message("%u gathers were good, %u not\n", good, bad);
+    assert_true(bad * 30 < good); /* some, on a busy host */
+    HARNESS_UNTIL(reads(s, 4096, 'k'), LATER_MS);
+}
+
+/* Nodes that serve nobody then. */
+static void rows_that_are_refused_while_redis_is_away(void **state)
+{
+    need(state);
+    struct scene *s = *state;
+    assert_int_equal(client_put(s->client, "k", 'k', 4096, NULL), 0);
+    assert_int_equal(set_one(s, "k"), 0);
+    harness_signal(s->w->redis->process, SIGSTOP);
+    HARNESS_UNTIL(!reads(s, 4096, 'k'), 20000);
+    for (int i = 0; i < 100; i++, harness_pause())
+        assert_false(reads(s, 4096, 'k'));
+    harness_signal(s->w->redis->process, SIGCONT);
+    HARNESS_UNTIL(reads(s, 4096, 'k'), 20000);
+}
+
 /* --- calls -------------------------------------------------------------------------------------- */
 
 static void wrong_tables(void **state)
@@ -665,6 +708,8 @@ int main(int argc, char **argv)
         WITH(start, rows_while_writers_replace),
         WITH(start_two, another_copy_after_a_node_was_killed),
         WITH(start_two, a_paused_node_is_not_read_when_a_put_has_replaced),
+        WITH(start, rows_while_redis_is_away),
+        WITH(start_refusing, rows_that_are_refused_while_redis_is_away),
         WITH(start, wrong_tables),
         WITH(start, wrong_gathers),
         WITH(start, tables_end_with_their_client),
