@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What device.h and ring.h are made of: loads, stores and fences that GPUs and CPUs see
- * from each other, and time.
+ * What device.h and ring.h are made of: loads, stores and fences that GPUs and CPUs see from each other, and
+ * time.
  *
  * Everything is an inline function, for device code compiled by nvcc and for plain C: a thread of a CPU can
  * play a GPU, which is how tests run without one.

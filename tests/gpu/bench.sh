@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tests of `tarn-bench GROUP` over played GPUs share. Sourced with $group set; sets $build and $dir.
+# What tests of `tarn-bench GROUP [OPTION...]` over played GPUs share. Sourced with $group set, and $options if there
+# are any; sets $build and $dir.
 set -eu
 build=$(cd "${TARN_BUILD:-build}" && pwd)
 export TARN_BUILD="$build"
@@ -19,12 +20,12 @@ say()
 run()
 {
     status=0
-    "$build/tarn-bench" "$group" --json-dir "$dir" >"$dir/out" 2>"$dir/err" || status=$?
+    "$build/tarn-bench" "$group" ${options:-} --json-dir "$dir" >"$dir/out" 2>"$dir/err" || status=$?
     [ $status = "$1" ] || say "exit status $status, not $1"
 }
 
 # rows PATTERN: how many lines of the JSON have it
-rows() { grep -c "$1" "$dir/$group.json" || :; }
+rows() { grep -c -- "$1" "$dir/$group.json" || :; }
 
 # measured N: so many rows were, without failures, targets, or figures that seem to mean something
 measured()
