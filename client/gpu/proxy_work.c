@@ -20,6 +20,8 @@
 #include "transport/cuda/cuda.h"
 
 #define TELL_AGAIN_MS 1
+/* With less time left, a telling might be cut short and be in doubt. */
+#define TELL_NS (50 * TARN_NS_PER_MS)
 
 void tarn_proxy_queue(struct tarn_proxy *p, struct tarn_proxy_work *w)
 {
@@ -119,7 +121,7 @@ static int write_and_tell(struct tarn_proxy_worker *w, const struct tarn_proxy_w
     if (!tarn_proxy_memory_of(w->proxy, c))
         return TARN_E_INVALID;
     int rc = tarn_move_tell(r, &m, 1, tell, work->deadline_ns, &w->cancel);
-    while (rc == TARN_E_AGAIN && tarn_cancel_pause(&w->cancel, work->deadline_ns, TELL_AGAIN_MS))
+    while (rc == TARN_E_AGAIN && tarn_cancel_pause(&w->cancel, work->deadline_ns - TELL_NS, TELL_AGAIN_MS))
         rc = tarn_move_tell(r, NULL, 0, tell, work->deadline_ns, &w->cancel);
     return rc;
 }

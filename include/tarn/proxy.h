@@ -15,8 +15,8 @@
  *   GET      0, NOT_FOUND (no such object, or the page is of none), SIZE (outside of the object), and the
  *            others of tarn_get()
  *   WRITE    0, SIZE (outside of the lease), AUTH, STALE and the others of tarn_write(). While the lender's
- *            queue of notifications is full, the proxy tells again until the command's deadline: then AGAIN,
- *            the bytes are in place
+ *            queue of notifications is full, the proxy tells again until 50 ms before the command's deadline:
+ *            then AGAIN, the bytes are in place and nobody is told. After TIMEOUT either may be so or not
  *   REFRESH  what tarn_table_set() says of a page; NOT_REACHABLE: only GET brings the object
  *   all      INVALID (a wrong command, or memory that is in no range), TIMEOUT, CANCELED
  *

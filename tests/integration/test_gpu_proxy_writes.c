@@ -20,6 +20,7 @@
 #define LONG_NS (60 * TARN_NS_PER_S)
 
 enum { RINGS = 2, SIZE = 8, EACH = 600, PART = 256 };
+#define TAG 0xfffffffeu /* no other notification has it */
 
 /* A lease and a proxy of the peer that reaches it. */
 struct rig {
@@ -230,33 +231,46 @@ static void each_count_is_told_once(void **state)
     close_rig(&g);
 }
 
-/* While the lender's queue is full, a write waits. It is told once, when there is room; or its time is over.
+/* Takes what is told: some others, and TAG by at least least and at most most commands. */
+static void assert_drained(const struct rig *g, uint64_t others, uint32_t least, uint32_t most)
+{
+    struct tarn_notification got;
+    uint64_t mine = 0;
+    for (uint64_t n = 0; n < others; n += got.tag != TAG, mine += got.tag == TAG)
+        assert_int_equal(tarn_notification_next(g->pair->window, 20000, &got), 0);
+    while (mine < most && tarn_notification_next(g->pair->window, mine < least ? 20000 : 20, &got) == 0) {
+        assert_int_equal(got.tag, TAG);
+        mine++;
+    }
+    assert_true(mine >= least && mine <= most);
+    assert_nothing_told(g);
+}
+
+/*
+ * While the lender's queue is full, a write waits. It is told once, when there is room; or its time is over:
+ * AGAIN. A machine under load may cut the last telling short: TIMEOUT, and it may yet be told.
  */
 static void a_full_queue(void **state)
 {
     const struct window_pair *p = *state;
-    const struct tarn_ring_command c = write_of(p->own, 100, 0, 4711);
-    struct tarn_notification got;
+    const struct tarn_ring_command c = write_of(p->own, 100, 0, TAG);
     struct rig g;
+    uint32_t cut = 0;
     int status;
-    open_rig(&g, p, TARN_LEASE_WRITE, 300);
+    open_rig(&g, p, TARN_LEASE_WRITE, 600);
     uint64_t filled = window_fill(p, g.reach);
-    assert_int_equal(ask(&g, &c), TARN_E_AGAIN);
+    while ((status = ask(&g, &c)) == TARN_E_TIMEOUT)
+        assert_true(++cut < 20);
+    assert_int_equal(status, TARN_E_AGAIN);
     assert_memory_equal(p->memory, p->own, 100);
-    tarn_proxy_free(g.proxy);
-    tarn_reach_free(g.reach);
-    for (uint64_t i = 0; i < filled; i++)
-        assert_int_equal(tarn_notification_next(p->window, 20000, &got), 0);
-    assert_nothing_told(&g);
+    close_rig(&g);
+    assert_drained(&g, filled, 0, cut);
     open_rig(&g, p, TARN_LEASE_WRITE, 60000);
     filled = window_fill(p, g.reach);
     uint64_t number = push(&g, &c);
     assert_int_equal(tarn_dev_ring_wait(&g.ring, number, 50 * TARN_NS_PER_MS, &status), TARN_E_TIMEOUT);
-    for (uint64_t i = 0; i < filled; i++)
-        assert_int_equal(tarn_notification_next(p->window, 20000, &got), 0);
+    assert_drained(&g, filled, 1, 1);
     assert_int_equal(status_of(&g, number), 0);
-    assert_told(&g, 4711);
-    assert_nothing_told(&g);
     close_rig(&g);
 }
 
