@@ -99,7 +99,6 @@ class PagedKV:
         # -1: host memory. Without it, tarn would ask CUDA about each address.
         device = array.device.index if self.is_torch and array.device.type == "cuda" else -1
         self.layout = tarn.Layout([array[layer, part] for layer in range(shape.layers) for part in (0, 1)])
-        self.pages = [self.layout.pages([b]) for b in range(self.nblocks)]
         self._addr, self._device = addr, device
 
     def layer_pieces(self, layer: int, table: Sequence[int]) -> list[tarn.Piece]:

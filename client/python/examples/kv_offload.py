@@ -59,7 +59,8 @@ class BlockStore:
 
     def save(self, keys: Sequence[str], blocks: Sequence[int]) -> tarn.Operation:
         """Begins to put full blocks; they must stay until the operation is waited for."""
-        return self.client.submit_put(zip(keys, self._values(len(keys), blocks)), place=self.place)
+        objects = (blocks[i : i + self.span] for i in range(0, len(blocks), self.span))
+        return self.client.submit_put(zip(keys, map(self.kv.layout.pages, objects)), place=self.place)
 
     def match(self, keys: Sequence[str]) -> tarn.Hits:
         """One round trip. The hits know where the objects are: the load asks nobody."""
@@ -69,19 +70,14 @@ class BlockStore:
         """Brings the leading hits into these blocks; returns how many objects are there. One that was evicted
         since it was looked up ends the prefix: those behind it do not count."""
         count = hits.pages
-        status = self.client.get_into_many(keys[:count], self._values(count, blocks), hits=hits)
+        pages = self.kv.layout.pages(blocks[: count * self.span])
+        status = self.client.get_into_many(keys[:count], pages, hits=hits)
         if min(status, default=0) >= 0:
             return count
         for key, code in zip(keys, status):
             if code in MISTAKES:
                 raise tarn.error_of(code, key)
         return next(i for i, code in enumerate(status) if code < 0)
-
-    def _values(self, count: int, blocks: Sequence[int]) -> list[Any]:
-        """The memory of each object: its blocks, wherever they lie in the pool."""
-        if self.span == 1:
-            return [self.kv.pages[b] for b in blocks[:count]]
-        return [self.kv.layout.pages(list(blocks[i * self.span : (i + 1) * self.span])) for i in range(count)]
 
 
 def saved(operation: tarn.Operation) -> None:

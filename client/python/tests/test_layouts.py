@@ -68,6 +68,31 @@ class Raw(StoreCase):
         self.client.get_into_many(keys, [layout.pages([i, 99 - i]) for i in range(50)])
         self.assertEqual(buffer, want)
 
+    def test_pages_for_all_keys(self) -> None:
+        arrays = [filled(100 * 32, i) for i in range(2)]
+        layout = tarn.Layout(arrays, 32)
+        keys = [self.key(str(i)) for i in range(50)]
+        want = [bytes(a) for a in arrays]
+        numbers = [n for i in range(50) for n in (i, 99 - i)]
+        self.client.put_many({k: layout.pages(numbers[2 * i:2 * i + 2]) for i, k in enumerate(keys)})
+        for a in arrays:
+            a[:] = bytes(len(a))
+        self.assertEqual(self.client.get_into_many(keys, layout.pages(numbers)), [128] * 50)
+        self.assertEqual([bytes(a) for a in arrays], want)
+        layout.arrays[0][:] = bytes(3200)
+        given = layout.pages(numbers)
+        operation = self.client.submit_get_into(keys, given)
+        del given
+        self.assertEqual(operation.wait(), [128] * 50)
+        self.assertEqual([bytes(a) for a in arrays], want)
+        for part in (keys[:7], keys + ["more"] * 51, []):
+            with self.subTest(keys=len(part)), self.assertRaises(tarn.Invalid):
+                self.client.get_into_many(part, layout.pages(numbers))
+        with self.assertRaises(tarn.Invalid):
+            self.client.get_into_many(keys, layout.pages([]))
+        self.assertEqual(self.client.get_into_many([], layout.pages([])), [])
+        self.assertLess(self.client.get_into_many(keys[:1], layout.pages([1, 2, 3]))[0], 0)
+
     def test_operations_and_sessions(self) -> None:
         buffer = filled(8 * 32)
         layout = tarn.Layout(buffer, 32)

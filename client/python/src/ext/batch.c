@@ -200,7 +200,7 @@ int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value)
     return 0;
 }
 
-int batch_set_rows(struct batch *b, PyObject *values)
+static int values_of_rows(struct batch *b, PyObject *values)
 {
     struct array l;
 
@@ -210,10 +210,19 @@ int batch_set_rows(struct batch *b, PyObject *values)
         return raise_why(TARN_E_INVALID, NULL,
                          "values: one array with %zd rows for %zu keys: give a row for each key",
                          l.ndim > 0 ? l.shape[0] : 0, b->n);
-    for (size_t i = 0; i < b->n; i++) {
+    for (size_t i = 0; i < b->n; i++)
         if (array_pieces(b, &l, 1, (Py_ssize_t)i * l.strides[0], &b->values[i]) < 0)
             return -1;
+    return 0;
+}
+
+int batch_set_rows(struct batch *b, PyObject *values)
+{
+    bool pages = PyObject_TypeCheck(values, &pages_type);
+
+    if ((pages ? values_of_pages(b, values) : values_of_rows(b, values)) < 0)
+        return -1;
+    for (size_t i = 0; i < b->n; i++)
         item_from_value(b, i);
-    }
     return 0;
 }

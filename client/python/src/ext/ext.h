@@ -245,6 +245,8 @@ int value_of_piece(struct batch *b, PyObject *o, struct value *v);
 struct layout;
 extern PyTypeObject layout_type, pages_type;
 int value_of_pages(struct batch *b, PyObject *o, struct value *v);
+/* Divides pages among all items of the batch. */
+int values_of_pages(struct batch *b, PyObject *o);
 
 /* --- cuda.c ------------------------------------------------------------------------------------- */
 
@@ -314,7 +316,7 @@ int batch_reserve(struct batch *b, size_t n);
 /* Sets item i. The batch keeps both objects. */
 int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value);
 int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k);
-/* Takes one array whose row i belongs to key i. */
+/* Takes one array whose row i belongs to key i; or pages, as many for each key. */
 int batch_set_rows(struct batch *b, PyObject *values);
 /* Makes room for n values that belong to no keys. */
 int batch_values(struct batch *b, size_t n);

@@ -323,30 +323,58 @@ static int use_arrays(struct batch *b, const struct layout *l, struct value *v)
                      "value: the arrays of its layout have moved: make a new Layout of them");
 }
 
-int value_of_pages(struct batch *b, PyObject *o, struct value *v)
+/* n pages of the layout; v->device is set already. */
+static void set_pages(const struct layout *l, const uint32_t *numbers, uint32_t n, struct value *v)
 {
-    const struct pages *p = (const struct pages *)o;
-    const struct layout *l = p->layout;
     struct tarn_tensor *t = &v->tensor;
 
-    if (!b->takes_pages)
-        return raise_type("value", o, "an array: pages are for get_into() and puts");
-    if (use_arrays(b, l, v) < 0)
-        return -1;
-    *t = tarn_bytes((uint64_t)p->n * l->nbases * l->page_bytes);
+    *t = tarn_bytes((uint64_t)n * l->nbases * l->page_bytes);
     if (l->page.ndim + 2 <= TARN_DIMS_MAX) {
         t->dtype = l->page.dtype;
         t->ndim = l->page.ndim + 2;
         t->shape[0] = l->nbases;
-        t->shape[1] = p->n;
+        t->shape[1] = n;
         for (uint32_t d = 0; d < l->page.ndim; d++)
             t->shape[d + 2] = l->page.shape[d];
     }
     v->pieces = NULL;
-    v->npieces = p->n;
+    v->npieces = n;
     v->layout = l->lib;
-    v->pages = p->numbers;
+    v->pages = numbers;
     v->raw = true;
+}
+
+int value_of_pages(struct batch *b, PyObject *o, struct value *v)
+{
+    const struct pages *p = (const struct pages *)o;
+
+    if (!b->takes_pages)
+        return raise_type("value", o, "an array: pages are for get_into() and puts");
+    if (use_arrays(b, p->layout, v) < 0)
+        return -1;
+    set_pages(p->layout, p->numbers, p->n, v);
+    return batch_keep(b, o);
+}
+
+int values_of_pages(struct batch *b, PyObject *o)
+{
+    const struct pages *p = (const struct pages *)o;
+    size_t n = b->n;
+    struct value first = {0};
+
+    if (n == 0 ? p->n > 0 : p->n == 0 || p->n % n > 0)
+        return raise_why(TARN_E_INVALID, NULL,
+                         "values: %u pages for %zu keys: give as many pages for each key", (unsigned)p->n, n);
+    if (n == 0)
+        return 0;
+    if (use_arrays(b, p->layout, &first) < 0)
+        return -1;
+    uint32_t each = p->n / (uint32_t)n;
+    set_pages(p->layout, p->numbers, each, &first);
+    for (size_t i = 0; i < n; i++) {
+        b->values[i] = first;
+        b->values[i].pages = p->numbers + i * each;
+    }
     return batch_keep(b, o);
 }
 
@@ -364,8 +392,9 @@ static PyMethodDef layout_methods[] = {
     {"pages", layout_pages, METH_O,
      "pages(numbers, /)\n--\n\nThe pages with these numbers, of all arrays, as a value for get_into() and "
      "puts: "
-     "array after array,\nand within an array in this order. numbers: a list, or an array of int32 or int64 "
-     "of the "
+     "array after array,\nand within an array in this order. get_into_many() also takes pages in place of "
+     "the "
+     "list of\nvalues: as many for each key, in order. numbers: a list, or an array of int32 or int64 of the "
      "host."},
     {0},
 };
