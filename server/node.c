@@ -300,7 +300,7 @@ static int start_directory(struct tarn_node *n)
         int rc = tarn_private_redis_start(n->unix_dir, tarn_deadline(REDIS_START_MS), &n->redis);
         if (rc)
             return rc;
-        uri = tarn_private_redis_uri(n->redis);
+        uri = tarn_private_redis_socket_uri(n->redis);
     }
     int rc = tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms), NULL,
                                  &n->directory);

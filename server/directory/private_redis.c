@@ -42,6 +42,7 @@ struct tarn_private_redis {
     uint64_t started_ns;
     uint32_t starts; /* restarts in a row; a life of STEADY_NS ends the row */
     char dir[108], socket_path[108], port[8], password[TARN_SECRET_TEXT], uri[80];
+    char socket_uri[4 * 108]; /* a byte of the path may take three */
 };
 
 /* shared: other processes may bind the port, too. */
@@ -77,6 +78,16 @@ static void add_path(struct tarn_buf *out, const char *name, const char *path)
         tarn_buf_printf(out, isalnum((unsigned char)*path) || strchr("/._-", *path) ? "%c" : "\\x%02x",
                         (unsigned char)*path);
     tarn_buf_printf(out, "\"\n");
+}
+
+static void make_uris(struct tarn_private_redis *r)
+{
+    size_t n = (size_t)snprintf(r->socket_uri, sizeof(r->socket_uri), "unix://default:%s@", r->password);
+    for (const char *path = r->socket_path; *path; path++)
+        n += (size_t)snprintf(r->socket_uri + n, sizeof(r->socket_uri) - n,
+                              isalnum((unsigned char)*path) || strchr("/._-", *path) ? "%c" : "%%%02x",
+                              (unsigned char)*path);
+    snprintf(r->uri, sizeof(r->uri), "redis://default:%s@127.0.0.1:%s", r->password, r->port);
 }
 
 /*
@@ -244,7 +255,7 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
                              "running Redis with --redis");
         return rc;
     }
-    snprintf(r->uri, sizeof(r->uri), "redis://default:%s@127.0.0.1:%s", r->password, r->port);
+    make_uris(r);
     *r_p = r;
     return 0;
 }
@@ -252,6 +263,11 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
 const char *tarn_private_redis_uri(const struct tarn_private_redis *r)
 {
     return r->uri;
+}
+
+const char *tarn_private_redis_socket_uri(const struct tarn_private_redis *r)
+{
+    return r->socket_uri;
 }
 
 int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logger *log)

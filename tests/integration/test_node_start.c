@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -357,6 +358,25 @@ static void a_private_redis_starts_and_ends_with_its_node(void **state)
     harness_passed(w->h);
 }
 
+/* Clients get its address by TCP; the node itself uses the Unix socket, whatever the path is made of. */
+static void a_node_talks_to_its_private_redis_by_the_unix_socket(void **state)
+{
+    struct node_world *w = *state;
+    const char *dir = harness_path(w->h, "a@b:%41?c,d");
+    char path[200];
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof(path), "%s/n.sock", dir);
+    struct harness_node *n =
+        harness_node_start(w->h, "near", NULL, "--pool", "p:bytes=1M", "--unix", path, NULL);
+    assert_memory_equal(n->redis, "redis://default:", 16);
+    snprintf(path, sizeof(path), "unix://%s/redis-", dir);
+    assert_prefix(node_info(n->local, "redis"), path);
+    struct tarn_client *c = client_open(n->redis, (struct tarn_options){0});
+    assert_int_equal(client_put(c, "k", 'x', 100, NULL), 0);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 static void texts_are_printed(void **state)
 {
     static const struct {
@@ -398,6 +418,7 @@ int main(void)
         WITH_REDIS(an_unusable_transport_is_refused_at_the_start),
         WITH_REDIS(pool_larger_than_memory_is_refused),
         WITH_REDIS(a_private_redis_starts_and_ends_with_its_node),
+        WITH_REDIS(a_node_talks_to_its_private_redis_by_the_unix_socket),
         WITH_REDIS(texts_are_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
