@@ -2,24 +2,14 @@
 /*
  * Blocking calls without the GIL, and Ctrl-C.
  *
- * Python runs the handlers of signals in the main thread, between its own instructions. So what the main
- * thread has called ends when a handler raises:
- *
- *   gets, puts, removes  are submitted, waited for in slices, and canceled. Gets of few bytes are tried with
- *                        TARN_GET_NOW before: objects in shared memory, or that a GPU of this host copies,
- *                        are there at once
- *   all others           are asked by libtarn whether they are interrupted, while they wait
- *
- * Other threads' calls wait for their deadline.
+ * Python runs the handlers of signals in the main thread, between its own instructions. So libtarn asks about
+ * every 50 ms, while a call of the main thread waits, whether a handler has raised; then the call ends. Other
+ * threads' calls wait for their deadline.
  */
 #include "ext.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define SIGNALS_MS 50
-#define QUICK_BYTES (256ull << 20)    /* copied within a moment, */
-#define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 bool in_main_thread(void)
 {
@@ -134,116 +124,47 @@ int op_wait(struct client *c, struct op *op, uint32_t ms)
     return rc;
 }
 
-/* Continues after a submit that returned rc: waits for the end with the GIL, and checks for signals. When a
- * handler raises, cancels the operation. */
-static int finish(struct batch *b, struct op *op, int rc)
+/* --- calls -------------------------------------------------------------------------------------- */
+
+/* A handler of a signal that has raised counts more than the outcome. */
+static int ended(struct batch *b, int rc)
 {
-    struct client *c = b->client;
-    bool raised = false;
-
-    if (rc != 0)
-        return keep_why(b, rc, tarn_last_error());
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        rc = op_wait(c, op, SIGNALS_MS);
-        Py_END_ALLOW_THREADS
-        if (rc == TARN_E_TIMEOUT && !raised && PyErr_CheckSignals() < 0) {
-            raised = true;
-            Py_BEGIN_ALLOW_THREADS
-            tarn_cancel(c->lib, op->id);
-            Py_END_ALLOW_THREADS
-        }
-    } while (rc == TARN_E_TIMEOUT);
-    if (raised)
-        return EXT_RAISED;
-    return keep_why(b, rc ? rc : op->done.status, op->done.error);
-}
-
-/* --- get ---------------------------------------------------------------------------------------- */
-
-static int get_blocking(struct batch *b, const struct tarn_get_options *o)
-{
-    int rc;
-
-    Py_BEGIN_ALLOW_THREADS
-    rc = tarn_get(b->client->lib, b->items, b->n, o);
-    Py_END_ALLOW_THREADS
     return PyErr_Occurred() ? EXT_RAISED : keep_why(b, rc, tarn_last_error());
-}
-
-/* Finds the range of items that were left for later; false: none. */
-static bool left_over(const struct batch *b, size_t *begin, size_t *end)
-{
-    *begin = *end = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        if (b->items[i].status != TARN_E_AGAIN)
-            continue;
-        if (*end == 0)
-            *begin = i;
-        *end = i + 1;
-    }
-    return *end > 0;
 }
 
 int call_get(struct batch *b, const struct tarn_get_options *given)
 {
     struct tarn_get_options o = *given;
-    size_t begin = 0, end = b->n;
-    struct op op = {0};
     int rc;
 
     if (cuda_after(b, &o.after) < 0)
         return EXT_RAISED;
-    if (!in_main_thread())
-        return get_blocking(b, &o);
-    bool to_gpu = b->n > 0 && b->values[0].device != HOST_MEMORY;
-    if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_is_quiet(b)) {
-        o.after = NULL;
-        o.flags |= TARN_GET_NOW;
-        rc = get_blocking(b, &o);
-        if (rc == 0 || rc == EXT_RAISED || !left_over(b, &begin, &end))
-            return rc;
-        o.flags &= ~(uint32_t)TARN_GET_NOW;
-        o.hits_first = begin;
-    }
-    rc = tarn_submit_get(b->client->lib, b->items + begin, end - begin, &o, (uint64_t)(uintptr_t)&op, &op.id);
-    return finish(b, &op, rc);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_get(b->client->lib, b->items, b->n, &o);
+    Py_END_ALLOW_THREADS
+    return ended(b, rc);
 }
-
-/* --- the others --------------------------------------------------------------------------------- */
 
 int call_put(struct batch *b, const struct tarn_put_options *given)
 {
     struct tarn_put_options o = *given;
-    struct client *c = b->client;
-    struct op op = {0};
     int rc;
 
     if (cuda_after(b, &o.after) < 0)
         return EXT_RAISED;
-    if (in_main_thread()) {
-        rc = tarn_submit_put(c->lib, b->items, b->n, &o, (uint64_t)(uintptr_t)&op, &op.id);
-        return finish(b, &op, rc);
-    }
     Py_BEGIN_ALLOW_THREADS
-    rc = tarn_put(c->lib, b->items, b->n, &o);
+    rc = tarn_put(b->client->lib, b->items, b->n, &o);
     Py_END_ALLOW_THREADS
-    return keep_why(b, rc, tarn_last_error());
+    return ended(b, rc);
 }
 
 int call_remove(struct batch *b, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms)
 {
-    struct client *c = b->client;
-    struct op op = {0};
     int rc;
 
-    if (in_main_thread()) {
-        rc = tarn_submit_remove(c->lib, keys, n, statuses, timeout_ms, (uint64_t)(uintptr_t)&op, &op.id);
-        return finish(b, &op, rc);
-    }
     Py_BEGIN_ALLOW_THREADS
-    rc = tarn_remove(c->lib, keys, n, statuses, timeout_ms);
+    rc = tarn_remove(b->client->lib, keys, n, statuses, timeout_ms);
     Py_END_ALLOW_THREADS
-    return keep_why(b, rc, tarn_last_error());
+    return ended(b, rc);
 }

@@ -25,8 +25,6 @@ enum {
     MEMORY_DEVICE = 2
 };
 
-#define PASSED_TRIES 20 /* about a microsecond each */
-
 struct event {
     struct event *next;
     int device;
@@ -263,16 +261,6 @@ int cuda_passed(void *event)
         return -1;
     int rc = driver.event_query(event);
     return rc == 0 ? 1 : rc == NOT_READY ? 0 : -rc;
-}
-
-bool cuda_is_quiet(const struct batch *b)
-{
-    int tries = 0;
-
-    while (b->event && cuda_passed(b->event->handle) != 1)
-        if (++tries == PASSED_TRIES)
-            return false;
-    return true;
 }
 
 bool cuda_is_used(void)

@@ -267,8 +267,6 @@ bool cuda_asked(struct batch *b, int device);
 /* Records an event after all of the batch's streams. *after: for the options; NULL if there are no
  * streams. The batch owns it until batch_free(). */
 int cuda_after(struct batch *b, void **after);
-/* Has the batch's event passed, or does it within a moment? True if there is none. */
-bool cuda_is_quiet(const struct batch *b);
 void cuda_forget(struct batch *b);
 /* Makes the device's primary context current; cuda_leave() undoes it. */
 int cuda_enter(int device);
