@@ -2,7 +2,8 @@
 /*
  * Events: Redis publish/subscribe on "tarn:<ns>:events", one line of text each:
  *   <stored|removed|evicted|expired> <escaped key> <node> <pool> <bytes>
- * They are hints: what was published while nobody listened is not kept. Lines that are none are skipped.
+ * A message has one or more, with newlines in between. They are hints: what was published while nobody
+ * listened is not kept. Lines that are none are skipped.
  */
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +59,10 @@ static int take_push(struct tarn_directory *d, const redisReply *push, tarn_even
     if (push->elements != 3 || push->element[0]->type != REDIS_REPLY_STRING ||
         strcmp(push->element[0]->str, "message") || push->element[2]->type != REDIS_REPLY_STRING)
         return 0;
-    return deliver(push->element[2]->str, fn, arg);
+    char *lines = push->element[2]->str;
+    while (!rc && lines)
+        rc = deliver(strsep(&lines, "\n"), fn, arg);
+    return rc;
 }
 
 static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of objects: look-up, publish, withdraw, remove. A call is one pipeline, of one command a key. */
+/* Records of objects: look-up, publish, withdraw, remove. A call is one pipeline. Publishes share commands;
+ * all others are one command a key. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +111,7 @@ int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys,
 struct publish {
     struct tarn_directory *d;
     struct tarn_publish *items;
+    size_t n;
     size_t refused;
     int refusal;
 };
@@ -132,29 +134,31 @@ static void format_event(const char *why, const char *escaped, const struct tarn
 
 static uint64_t expiry_ms(const struct tarn_record *r)
 {
+    if (!r->ttl_ms)
+        return 0;
     uint64_t end = r->born_ms + r->ttl_ms, now = tarn_unix_ms();
-    return r->ttl_ms ? (end > now ? end - now : 0) + EXPIRY_GRACE_MS : 0;
+    return (end > now ? end - now : 0) + EXPIRY_GRACE_MS;
 }
 
-int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, const char *sha,
-                        struct tarn_resp *r)
+static void add_object(struct tarn_command *c, const struct tarn_publish *p)
 {
     const struct tarn_record *record = &p->record;
-    char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
+    const struct tarn_location *at = &record->locations[0];
+    char words[TARN_EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
 
-    tarn_object_key(d, &p->key, key);
     if (p->mode != TARN_PUBLISH_RESTORE)
-        format_event("stored", key + strlen(d->prefix) + 2, &record->locations[0], record->tensor.bytes,
-                     event);
+        snprintf(words, sizeof words, "%s %s %llu", at->node, at->pool,
+                 (unsigned long long)record->tensor.bytes);
     tarn_tensor_format(&record->tensor, tensor);
-    tarn_location_field(&record->locations[0], field);
-    tarn_location_value(&record->locations[0], value);
-
-    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "1", key, mode_name(p->mode), NULL);
+    tarn_location_field(at, field);
+    tarn_location_value(at, value);
+    tarn_command_str(c, mode_name(p->mode));
     tarn_command_u64(c, p->replaces);
     tarn_command_u64(c, expiry_ms(record));
-    tarn_command_strs(c, d->channel, event, "tensor", tensor, "ver", NULL);
+    tarn_command_str(c, words);
+    tarn_command_u64(c, record->ttl_ms ? 10 : 8);
+    tarn_command_strs(c, "tensor", tensor, "ver", NULL);
     tarn_command_u64(c, record->version);
     tarn_command_str(c, "born");
     tarn_command_u64(c, record->born_ms);
@@ -163,15 +167,36 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
         tarn_command_u64(c, record->ttl_ms);
     }
     tarn_command_strs(c, field, value, NULL);
-    if (p->mode == TARN_PUBLISH_RESTORE)
-        tarn_command_u64(c, p->until_ms);
+}
+
+int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, size_t n,
+                        const char *sha, struct tarn_resp *r)
+{
+    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, NULL);
+    char key[TARN_OBJECT_KEY_TEXT];
+    uint64_t until_ms = UINT64_MAX;
+
+    tarn_command_u64(c, n);
+    for (size_t i = 0; i < n; i++) {
+        tarn_object_key(d, &p[i].key, key);
+        tarn_command_str(c, key);
+    }
+    tarn_command_str(c, d->channel);
+    tarn_command_u64(c, strlen(d->prefix) + 3); /* behind "o:", counted from 1 */
+    for (size_t i = 0; i < n; i++) {
+        add_object(c, &p[i]);
+        until_ms = p[i].until_ms < until_ms ? p[i].until_ms : until_ms;
+    }
+    if (p[0].mode == TARN_PUBLISH_RESTORE)
+        tarn_command_u64(c, until_ms);
     return tarn_resp_append_command(r, c);
 }
 
 static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct publish *s = arg;
-    return tarn_publish_append(s->d, &s->items[i], sha, r);
+    size_t first = i * TARN_PUBLISH_TOGETHER;
+    return tarn_publish_append(s->d, &s->items[first], tarn_publish_together(s->n - first), sha, r);
 }
 
 /* Fields and values of displaced copies: those that parse; how many. */
@@ -221,13 +246,15 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
     return 0;
 }
 
-/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. No record, or a damaged one: `found` is
- * zeros. */
+/* 1, {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. No record, or a damaged one: `found`
+ * is zeros. */
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
     long long published = 0;
     size_t n;
+    if (reply->type == REDIS_REPLY_INTEGER && reply->integer == 1)
+        return 0;
     int rc = read_script(d, reply, &published, texts, &n);
     if (rc && published == TOO_MANY && p->mode != TARN_PUBLISH_RESTORE)
         return TARN_E_AGAIN; /* nodes may be about to withdraw what they have freed */
@@ -248,7 +275,8 @@ static int read_answer(struct tarn_directory *d, const redisReply *reply, struct
                      (unsigned long long)p->found.version);
 }
 
-int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
+/* Sets the item's status; returns it, or in place of DIRECTORY what Redis refused it with. */
+static int read_item(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     p->nnamed = p->ndisplaced = 0;
     int rc = read_answer(d, reply, p);
@@ -256,14 +284,32 @@ int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct 
     return rc;
 }
 
+size_t tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p, size_t n,
+                         int *refusal)
+{
+    size_t refused = 0;
+    int rc = tarn_redis_check_array(d, reply);
+    if (!rc && reply->elements != n)
+        rc = tarn_fail(TARN_E_DIRECTORY, "redis at %s: %zu answers for %zu objects: is this a proxy?",
+                       d->uri.address, reply->elements, n);
+    for (size_t i = 0; i < n; i++) {
+        int own = rc ? rc : read_item(d, reply->element[i], &p[i]);
+        if (rc)
+            p[i].status = TARN_E_DIRECTORY;
+        if (p[i].status == TARN_E_DIRECTORY) {
+            *refusal = own;
+            refused++;
+        }
+    }
+    return refused;
+}
+
 static int take_published(void *arg, size_t i, const redisReply *reply)
 {
     struct publish *s = arg;
-    int rc = tarn_publish_read(s->d, reply, &s->items[i]);
-    if (s->items[i].status == TARN_E_DIRECTORY) {
-        s->refusal = rc;
-        s->refused++;
-    }
+    size_t first = i * TARN_PUBLISH_TOGETHER;
+    s->refused +=
+        tarn_publish_read(s->d, reply, &s->items[first], tarn_publish_together(s->n - first), &s->refusal);
     return 0;
 }
 
@@ -283,10 +329,11 @@ int tarn_publish_check(const struct tarn_publish *p, size_t i)
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items, size_t n,
                            uint64_t deadline_ns)
 {
-    struct publish s = {.d = d, .items = items};
+    struct publish s = {.d = d, .items = items, .n = n};
     enum tarn_script script =
         n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
-    struct tarn_script_pipeline p = {script, n, append_publish, take_published, &s};
+    size_t commands = (n + TARN_PUBLISH_TOGETHER - 1) / TARN_PUBLISH_TOGETHER;
+    struct tarn_script_pipeline p = {script, commands, append_publish, take_published, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;
         items[i].nnamed = items[i].ndisplaced = 0;

@@ -28,7 +28,7 @@
 #define TARN_SHA_TEXT 41
 #define TARN_REDIS_DOUBTFUL_MAX 8
 
-/* Lua scripts; each touches the one key it is given, FORGET two. */
+/* Lua scripts; scripts.c says which keys they touch. */
 enum tarn_script {
     TARN_SCRIPT_PUBLISH,
     TARN_SCRIPT_RESTORE, /* a publish with a time limit */
@@ -153,11 +153,19 @@ bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha
 
 /* --- objects.c ---------------------------------------------------------------------------------- */
 
-/* One publish as a command, and its answer: sets p's status, displaced copies and what was found. */
 int tarn_publish_check(const struct tarn_publish *p, size_t i);
-int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, const char *sha,
-                        struct tarn_resp *r);
-int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p);
+/* Publishes that share a command. Redis serves nobody else meanwhile: some 5 us each. */
+#define TARN_PUBLISH_TOGETHER 64
+static inline size_t tarn_publish_together(size_t left)
+{
+    return left < TARN_PUBLISH_TOGETHER ? left : TARN_PUBLISH_TOGETHER;
+}
+/* n publishes as a command, and its answer: sets statuses, displaced copies and what was found; returns how
+ * many Redis has refused, and with what. All of them are restores, or none is. */
+int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, size_t n,
+                        const char *sha, struct tarn_resp *r);
+size_t tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p, size_t n,
+                         int *refusal);
 
 /* "<why> <escaped key> <node> <pool> <bytes>"; out has TARN_EVENT_TEXT bytes. */
 #define TARN_EVENT_TEXT (16 + TARN_KEY_TEXT + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 24)

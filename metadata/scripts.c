@@ -2,8 +2,9 @@
 /*
  * The Lua scripts that change records, and how they are run.
  *
- * Each touches one key, KEYS[1]; only `forget` and the directory's hash look at a second one. Each compares
- * before it writes, and changes nothing if its work is done: running twice is harmless. Running late is not:
+ * `publish` and `restore` take several objects, each for itself; `forget` and the directory's hash look at a
+ * second key; all others touch one key, KEYS[1]. Each compares before it writes, and changes nothing if its
+ * work is done: running twice is harmless. Running late is not:
  * a publish that runs after its node gave up takes effect. redis.h says how that is prevented.
  *
  * They are run by EVALSHA, with a digest from SCRIPT LOAD, once a directory. If Redis has forgotten a script
@@ -30,98 +31,126 @@
     "end\n"
 
 /*
- * publish: KEYS[1] object; ARGV: 1 mode, 2 version to be replaced or 0, 3 expiry in ms or 0, 4 channel,
- * 5 event or '', 6.. the record's fields and values in the order tensor, ver, born, [ttl], location.
- * Answers {1, born, field, value ...}: the displaced copies that the record names, then locations of the same
- * node that gave way; {0, field, value ...} of the record that stays; {2} when it would name too many.
- * Copies of one object agree in version and tensor. Modes absent and join change no location that is there.
- * A join makes no record: one of its version must be there.
- * A record without ver, born, tensor or any location is damaged and counts as none.
- * A copy that the record names as displaced is not restored. In the other modes it was published before and
- * has given way since. `born` grows, so that a later restore, too, takes the copy that gave way for the older
- * one. PUBLISH is a pcall: a user without the right to the channel may still store.
+ * publish: KEYS objects; ARGV: 1 channel, 2 where in a KEY the object's key begins, then for each object:
+ * mode, version to be replaced or 0, expiry in ms or 0, the event's words behind the key or '', how many
+ * texts follow, and the record's fields and values in the order tensor, ver, born, [ttl], location. Answers a
+ * list, for each object one of: 1                             it is there as given, and no copy gave way {1,
+ * born, field, value ...}   the displaced copies that the record names, then locations of the same node that
+ * gave way {0, field, value ...}         the record that stays {2}                           it would name
+ * too many displaced copies an error                      Redis's own Copies of one object agree in version
+ * and tensor. Modes absent and join change no location that is there. A join makes no record: one of its
+ * version must be there. A record without ver, born, tensor or any location is damaged and counts as none. A
+ * copy that the record names as displaced is not restored. In the other modes it was published before and has
+ * given way since. `born` grows, so that a later restore, too, takes the copy that gave way for the older
+ * one. Events of all objects are one message. PUBLISH is a pcall: a user without the right to the channel may
+ * still store.
  */
 static const char publish[] = DISPLACED_NAME
-    "local mode, replaces, expiry, channel, event = unpack(ARGV, 1, 5)\n"
-    "local tensor, ver, born, field, value = ARGV[7], ARGV[9], ARGV[11], ARGV[#ARGV - 1], ARGV[#ARGV]\n"
-    "local node = field:match('^@[^/]*/')\n"
-    "local all, there, places, named, went = redis.call('HGETALL', KEYS[1]), {}, {}, {}, {}\n"
-    "for i = 1, #all, 2 do\n"
-    "    local kind = all[i]:sub(1, 1)\n"
-    "    local list = kind == '@' and places or kind == '-' and named or {}\n"
-    "    there[all[i]] = all[i + 1]\n"
-    "    list[#list + 1] = all[i]\n"
-    "    list[#list + 1] = all[i + 1]\n"
+    "local stored = {}\n"
+    "local function note(key, words)\n"
+    "    if words ~= '' then stored[#stored + 1] = 'stored ' .. key:sub(ARGV[2]) .. ' ' .. words end\n"
     "end\n"
-    "local function newer()\n"
-    "    local b, own = tonumber(there.born), tonumber(born)\n"
-    "    if b ~= own then return b ~= nil and b > own end\n"
-    "    if #there.ver ~= #ver then return #there.ver > #ver end\n"
-    "    return there.ver > ver\n"
+    "local function create(key, at, last)\n"
+    "    redis.call('HSET', key, unpack(ARGV, at + 5, last))\n"
+    "    if ARGV[at + 2] ~= '0' then redis.call('PEXPIRE', key, ARGV[at + 2]) end\n"
+    "    note(key, ARGV[at + 3])\n"
+    "    return 1\n"
     "end\n"
-    "local function stays()\n"
-    "    if mode == 'join' then return true end\n"
-    "    if not (there.ver and there.born and there.tensor and #places > 0) then return false end\n"
-    "    if replaces ~= '0' then return there.ver ~= replaces end\n"
-    "    if mode == 'replace' then return false end\n"
-    "    return mode == 'absent' or newer()\n"
-    "end\n"
-    "local function refuse()\n"
-    "    table.insert(all, 1, 0)\n"
-    "    return all\n"
-    "end\n"
-    "local function done()\n"
-    "    local answer = {1, born}\n"
-    "    for _, text in ipairs(named) do answer[#answer + 1] = text end\n"
-    "    for _, text in ipairs(went) do answer[#answer + 1] = text end\n"
-    "    return answer\n"
-    "end\n"
-    "if there[as_displaced(field, value)] then\n"
-    "    if mode == 'restore' then return refuse() end\n"
+    "local function change(key, at, last)\n"
+    "    local mode, replaces, expiry = unpack(ARGV, at, at + 2)\n"
+    "    local tensor, ver, born = ARGV[at + 6], ARGV[at + 8], ARGV[at + 10]\n"
+    "    local field, value = ARGV[last - 1], ARGV[last]\n"
+    "    local node = field:match('^@[^/]*/')\n"
+    "    local all, there, places, named, went = redis.call('HGETALL', key), {}, {}, {}, {}\n"
+    "    for i = 1, #all, 2 do\n"
+    "        local kind = all[i]:sub(1, 1)\n"
+    "        local list = kind == '@' and places or kind == '-' and named or {}\n"
+    "        there[all[i]] = all[i + 1]\n"
+    "        list[#list + 1] = all[i]\n"
+    "        list[#list + 1] = all[i + 1]\n"
+    "    end\n"
+    "    local function newer()\n"
+    "        local b, own = tonumber(there.born), tonumber(born)\n"
+    "        if b ~= own then return b ~= nil and b > own end\n"
+    "        if #there.ver ~= #ver then return #there.ver > #ver end\n"
+    "        return there.ver > ver\n"
+    "    end\n"
+    "    local function stays()\n"
+    "        if mode == 'join' then return true end\n"
+    "        if not (there.ver and there.born and there.tensor and #places > 0) then return false end\n"
+    "        if replaces ~= '0' then return there.ver ~= replaces end\n"
+    "        if mode == 'replace' then return false end\n"
+    "        return mode == 'absent' or newer()\n"
+    "    end\n"
+    "    local function refuse()\n"
+    "        table.insert(all, 1, 0)\n"
+    "        return all\n"
+    "    end\n"
+    "    local function done()\n"
+    "        local answer = {1, born}\n"
+    "        for _, text in ipairs(named) do answer[#answer + 1] = text end\n"
+    "        for _, text in ipairs(went) do answer[#answer + 1] = text end\n"
+    "        return answer\n"
+    "    end\n"
+    "    if there[as_displaced(field, value)] then\n"
+    "        if mode == 'restore' then return refuse() end\n"
+    "        return done()\n"
+    "    end\n"
+    "    if there.ver == ver and there.tensor == tensor then\n"
+    "        born = there.born or born\n"
+    "        if there[field] == value then return done() end\n"
+    "        if (mode == 'absent' or mode == 'join') and there[field] then return refuse() end\n"
+    "        if there[field] then went = {field, there[field]} end\n"
+    "        redis.call('HSET', key, field, value)\n"
+    "    else\n"
+    "        if stays() then return refuse() end\n"
+    "        for i = 1, #places, 2 do\n"
+    "            local name, offset = as_displaced(places[i], places[i + 1])\n"
+    "            local list = places[i]:sub(1, #node) == node and went or named\n"
+    "            if name then\n"
+    "                list[#list + 1] = list == went and places[i] or name\n"
+    "                list[#list + 1] = list == went and places[i + 1] or offset\n"
+    "            end\n"
+    "        end\n"
+    "        if #named > 2 * " MOST " then return {2} end\n"
+    "        local b = tonumber(there.born)\n"
+    "        if mode ~= 'restore' and b and b >= tonumber(born) and b < 2 ^ 53 then\n"
+    "            born = string.format('%.0f', b + 1)\n"
+    "        end\n"
+    "        if #all > 0 then redis.call('DEL', key) end\n"
+    "        redis.call('HSET', key, unpack(ARGV, at + 5, last))\n"
+    "        if born ~= ARGV[at + 10] then redis.call('HSET', key, 'born', born) end\n"
+    "        if #named > 0 then redis.call('HSET', key, unpack(named)) end\n"
+    "    end\n"
+    "    if expiry ~= '0' then\n"
+    "        if #named > 0 and tonumber(expiry) < " EXPIRY " then\n"
+    "            expiry = " EXPIRY "\n"
+    "        end\n"
+    "        redis.call('PEXPIRE', key, expiry)\n"
+    "    end\n"
+    "    note(key, ARGV[at + 3])\n"
     "    return done()\n"
     "end\n"
-    "if there.ver == ver and there.tensor == tensor then\n"
-    "    born = there.born or born\n"
-    "    if there[field] == value then return done() end\n"
-    "    if (mode == 'absent' or mode == 'join') and there[field] then return refuse() end\n"
-    "    if there[field] then went = {field, there[field]} end\n"
-    "    redis.call('HSET', KEYS[1], field, value)\n"
-    "else\n"
-    "    if stays() then return refuse() end\n"
-    "    for i = 1, #places, 2 do\n"
-    "        local name, offset = as_displaced(places[i], places[i + 1])\n"
-    "        local list = places[i]:sub(1, #node) == node and went or named\n"
-    "        if name then\n"
-    "            list[#list + 1] = list == went and places[i] or name\n"
-    "            list[#list + 1] = list == went and places[i + 1] or offset\n"
-    "        end\n"
-    "    end\n"
-    "    if #named > 2 * " MOST " then return {2} end\n"
-    "    local b = tonumber(there.born)\n"
-    "    if mode ~= 'restore' and b and b >= tonumber(born) and b < 2 ^ 53 then\n"
-    "        born = string.format('%.0f', b + 1)\n"
-    "    end\n"
-    "    if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
-    "    redis.call('HSET', KEYS[1], unpack(ARGV, 6))\n"
-    "    if born ~= ARGV[11] then redis.call('HSET', KEYS[1], 'born', born) end\n"
-    "    if #named > 0 then redis.call('HSET', KEYS[1], unpack(named)) end\n"
+    "local at, answers = 3, {}\n"
+    "for i, key in ipairs(KEYS) do\n"
+    "    local last = at + 4 + ARGV[at + 4]\n"
+    "    local is_new = ARGV[at] ~= 'join' and redis.call('EXISTS', key) == 0\n"
+    "    local ran, answer = pcall(is_new and create or change, key, at, last)\n"
+    "    answers[i] = (ran or type(answer) == 'table') and answer or {err = tostring(answer)}\n"
+    "    at = last + 1\n"
     "end\n"
-    "if expiry ~= '0' then\n"
-    "    if #named > 0 and tonumber(expiry) < " EXPIRY " then\n"
-    "        expiry = " EXPIRY "\n"
-    "    end\n"
-    "    redis.call('PEXPIRE', KEYS[1], expiry)\n"
-    "end\n"
-    "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
-    "return done()\n";
+    "if #stored > 0 then redis.pcall('PUBLISH', ARGV[1], table.concat(stored, '\\n')) end\n"
+    "return answers\n";
 
 /*
- * restore: as publish, with a deadline (Redis's time in ms) as its last argument. After that it answers {3}:
- * the node may have been given up, and a newer version stored.
+ * restore: as publish, with a deadline (Redis's time in ms) as its last argument. After that it answers {3}
+ * for each object: the node may have been given up, and a newer version stored.
  */
-static const char restore[] =
-    "local t = redis.call('TIME')\n"
-    "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then return {3} end\n";
+static const char restore[] = "local t, late = redis.call('TIME'), {}\n"
+                              "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then\n"
+                              "    for i = 1, #KEYS do late[i] = {3} end\n"
+                              "    return late\n"
+                              "end\n";
 
 /*
  * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.

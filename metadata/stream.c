@@ -67,8 +67,9 @@ int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items,
         if (rc)
             return rc;
     }
-    for (size_t i = 0; i < n; i++) {
-        int rc = tarn_publish_append(s->directory, &items[i], s->sha, s->redis->resp);
+    for (size_t i = 0; i < n; i += TARN_PUBLISH_TOGETHER) {
+        int rc = tarn_publish_append(s->directory, &items[i], tarn_publish_together(n - i), s->sha,
+                                     s->redis->resp);
         if (rc)
             return rc;
         s->owed++;
@@ -88,7 +89,9 @@ int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n
         if (rc)
             return tarn_redis_fail(s->directory, s->redis, rc);
         s->owed--;
-        tarn_publish_read(s->directory, reply, &items[(*done)++]);
+        size_t together = tarn_publish_together(n - *done);
+        tarn_publish_read(s->directory, reply, &items[*done], together, &rc);
+        *done += together;
     }
     return 0;
 }

@@ -638,6 +638,32 @@ static void events_report_each_change(void **state)
     assert_string_equal(l.lines[2], "stored [last] node1 cpu0 64");
 }
 
+/* One that is refused, and one that changes nothing, are not announced. */
+static void events_of_a_batch_are_told_in_order(void **state)
+{
+    struct fixture *f = *state;
+    struct listener l = {.d = f->d, .until = 4};
+    struct tarn_publish p[] = {
+        copy_of("a", TARN_PUBLISH_ABSENT, 1, "node0", 2),
+        copy_of("text", TARN_PUBLISH_ABSENT, 1, "node0", 2),
+        copy_of("there", TARN_PUBLISH_ABSENT, 1, "node0", 2),
+        copy_of("there", TARN_PUBLISH_REPLACE, 2, "node1", 4),
+        copy_of("a", TARN_PUBLISH_ABSENT, 1, "node0", 2),
+        copy_of("100%", TARN_PUBLISH_REPLACE, 1, "node0", 2),
+    };
+    pthread_t t;
+    command(f, "SET", "tarn:" NS ":o:text", "x");
+    assert_int_equal(pthread_create(&t, NULL, listen_until, &l), 0);
+    HARNESS_UNTIL(subscribed(f), PATIENCE_MS);
+    assert_int_equal(tarn_directory_publish(f->d, p, COUNT(p), soon()), 0);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    assert_int_equal(l.rc, 42);
+    assert_string_equal(l.lines[0], "stored [a] node0 cpu0 64");
+    assert_string_equal(l.lines[1], "stored [there] node0 cpu0 64");
+    assert_string_equal(l.lines[2], "stored [there] node1 cpu0 64");
+    assert_string_equal(l.lines[3], "stored [100%] node0 cpu0 64");
+}
+
 static void events_end_at_the_deadline(void **state)
 {
     struct fixture *f = *state;
@@ -764,6 +790,7 @@ int main(void)
         TEST(damaged_nodes_hide_no_others),
         TEST(names_are_checked),
         TEST(events_report_each_change),
+        TEST(events_of_a_batch_are_told_in_order),
         TEST(events_end_at_the_deadline),
         TEST(many_threads),
         TEST(a_record_takes_at_most_256_bytes),
