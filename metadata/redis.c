@@ -80,6 +80,7 @@ static const struct {
     {"MASTERDOWN", TARN_E_DIRECTORY, "it is a replica without its primary: give the address of the primary"},
     {"BUSY", TARN_E_DIRECTORY, "a script runs for too long there: end it by SCRIPT KILL"},
     {"MOVED", TARN_E_DIRECTORY, "it is a cluster node: give the address of a single Redis"},
+    {"CROSSSLOT", TARN_E_DIRECTORY, "it is a cluster node: give the address of a single Redis"},
     {"CLUSTERDOWN", TARN_E_DIRECTORY, "it is a cluster node: give the address of a single Redis"},
     {"unknown command", TARN_E_DIRECTORY,
      "tarn needs that command: a Sentinel has it not, nor a Redis with rename-command, nor an old one"},
