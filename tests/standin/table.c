@@ -5,6 +5,7 @@
  */
 #include <tarn/device.h>
 
+#include "base/error.h"
 #include "tests/rows_check.h"
 #include "tests/standin/cuda_standin.h"
 #include "transport/cuda/cuda.h"
@@ -28,6 +29,16 @@ void tarn_standin_play(void (*kernel)(void *arg), void *arg)
     tarn_standin_players(-1);
 }
 
+static _Atomic uint32_t ready; /* a bit for each device */
+
+int tarn_cuda_gather_ready(int device)
+{
+    int rc = tarn_standin_check(device, "ready");
+    if (!rc)
+        ready |= 1u << device;
+    return rc;
+}
+
 struct launch {
     const struct tarn_dev_table *table;
     const struct tarn_cuda_rows *rows;
@@ -46,6 +57,8 @@ int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struc
     struct launch l = {table, r};
     (void)stream;
     int rc = tarn_standin_check(device, "gather");
+    if (!rc && !(ready >> device & 1))
+        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: no gather was made ready", device);
     if (!rc)
         tarn_standin_play(gather, &l);
     return rc;
