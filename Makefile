@@ -51,7 +51,7 @@ LIBS_CUDA := $(or $(cudart),-lcudart_static) -ldl -lrt -lpthread
 NVCC_FLAGS := -O3 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
     $(if $(WERROR),-Werror all-warnings) $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-cuda_test_src := tests/gpu/stream.c tests/gpu/rows_check.cu
+cuda_test_src := tests/gpu/stream.c tests/gpu/rows_check.cu tests/gpu/ring_ask.cu
 $(B)/transport/cuda/cuda_runtime.o $(B)/transport/cuda/cuda_queue.o $(B)/transport/cuda/cuda_table.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 

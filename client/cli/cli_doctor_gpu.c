@@ -188,7 +188,9 @@ static int read_row(struct probe *p, const uint8_t *pool, int device, uint64_t d
         .page = {{(uintptr_t)pool, 1ull << 32 | ROW}, {(uintptr_t)pool + GEN_AT, 1ull << 32 | GEN}},
         .until = UINT64_MAX,
         .status = PENDING};
-    int rc = tarn_cuda_gather(device, &table, &rows, NULL);
+    int rc = tarn_cuda_gather_ready(device);
+    if (!rc)
+        rc = tarn_cuda_gather(device, &table, &rows, NULL);
     if (!rc)
         rc = await(p, device, deadline_ns);
     if (!rc && (p->status || memcmp(p->got, pool, ROW) != 0))

@@ -162,7 +162,9 @@ static int first_time(struct tarn_table *t, uint64_t deadline_ns)
 
 int tarn_table_memory_new(struct tarn_table *t, uint64_t deadline_ns)
 {
-    int rc = pin(t);
+    int rc = tarn_cuda_gather_ready(t->device);
+    if (!rc)
+        rc = pin(t);
     if (!rc)
         rc = allocate(t);
     return rc ? rc : first_time(t, deadline_ns);

@@ -584,6 +584,20 @@ static void rows_that_are_refused_while_redis_is_away(void **state)
 
 /* --- calls -------------------------------------------------------------------------------------- */
 
+static void a_gpu_whose_kernels_cannot_be_made_ready(void **state)
+{
+    need(state);
+    struct scene *s = *state;
+    const struct tarn_table_options o = {.size = sizeof(o), .npages = 1};
+    struct tarn_table *t;
+    if (!tarn_standin_fail)
+        harness_skip("standin", "only the stand-in's calls fail on demand");
+    tarn_standin_fail("ready:1");
+    assert_int_equal(tarn_table_new(s->client, &o, &t), TARN_E_SYSTEM);
+    assert_int_equal(tarn_table_new(s->client, &o, &t), 0);
+    tarn_standin_fail(NULL);
+}
+
 static void wrong_tables(void **state)
 {
     need(state);
@@ -710,6 +724,7 @@ int main(int argc, char **argv)
         WITH(start_two, a_paused_node_is_not_read_when_a_put_has_replaced),
         WITH(start, rows_while_redis_is_away),
         WITH(start_refusing, rows_that_are_refused_while_redis_is_away),
+        WITH(start, a_gpu_whose_kernels_cannot_be_made_ready),
         WITH(start, wrong_tables),
         WITH(start, wrong_gathers),
         WITH(start, tables_end_with_their_client),

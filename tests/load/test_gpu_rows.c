@@ -3,6 +3,8 @@
  * Kernels read very many rows by direct gets while writers replace and remove the objects, and a small pool
  * evicts them. Each row that a get calls good is checked on the GPU: whole, of one version, and none older
  * than what had been put when the get began. STORM_ROWS: how many rows to read (2 million).
+ *
+ * And one kernel gets rows without a pause while their node is killed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +20,7 @@
 
 #include <tarn/table.h>
 
+#include "base/clock.h"
 #include "tests/device.h"
 #include "tests/rows_check.h"
 #include "tests/standin/cuda_standin.h"
@@ -203,6 +206,98 @@ static void rows_of_a_gpu_pool(void **state)
     storm(state, "node0/gpu0");
 }
 
+/* --- a node that is killed under a kernel --------------------------------------------------------- */
+
+enum { LOOP_PAGES = 32, LOOP_ROWS = 512 };
+#define AFTER_NS (2 * TARN_NS_PER_S)
+#define LEASE_NS (1100 * TARN_NS_PER_MS) /* a table's lease is a second; and what clocks may differ by */
+
+/* All words of page k are k + 1. */
+static void put_pages(struct storm *st)
+{
+    char names[LOOP_PAGES][16];
+    struct tarn_key keys[LOOP_PAGES];
+    uint32_t *words = malloc(BYTES);
+    const struct tarn_put_options o = {.size = sizeof(o), .flags = TARN_PUT_REPLACE, .place = st->place};
+    for (uint32_t k = 0; k < LOOP_PAGES; k++) {
+        keys[k] = key_at(names[k], k);
+        struct tarn_piece piece = {.addr = words, .bytes = BYTES};
+        struct tarn_item item = {.key = keys[k], .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
+        for (uint32_t i = 0; i < BYTES / 4; i++)
+            words[i] = k + 1;
+        HARNESS_UNTIL(tarn_put(st->client, &item, 1, &o) == 0, 20000);
+    }
+    free(words);
+    assert_int_equal(tarn_table_set(st->table, 0, keys, LOOP_PAGES, NULL, 0, NULL), 0);
+}
+
+/* Page numbers of `rows` are below LOOP_PAGES. */
+static void start_loop(struct storm *st, struct rows_loop *l)
+{
+    uint32_t rows[LOOP_ROWS];
+    for (uint32_t i = 0; i < LOOP_ROWS; i++)
+        rows[i] = next(&st->seed, LOOP_PAGES * PER_PAGE);
+    device_write(st->device, st->rows, rows, sizeof(rows));
+    *l = (struct rows_loop){.table = tarn_table_dev(st->table, ROW),
+                            .rows = st->rows,
+                            .status = st->status,
+                            .to = st->to,
+                            .n = LOOP_ROWS,
+                            .after_ns = AFTER_NS,
+                            .host = pinned_new(4096),
+                            .found = device_alloc(st->device, sizeof(*l->found))};
+    l->table.rows_per_page = PER_PAGE;
+    memset(l->host, 0, sizeof(*l->host));
+    rows_loop(st->stream, l);
+}
+
+static struct rows_loop_found end_loop(struct storm *st, struct rows_loop *l)
+{
+    struct rows_loop_found f;
+    __atomic_store_n(&l->host->gone, 1, __ATOMIC_RELEASE);
+    stream_settle(st->stream);
+    device_read(st->device, &f, l->found, sizeof(f));
+    device_drop(st->device, l->found);
+    pinned_free(l->host, 4096);
+    return f;
+}
+
+static void killed_under_a_kernel(void **state, const char *place)
+{
+    devices_need(1);
+    struct storm st = {.w = *state, .place = place, .seed = (unsigned)harness_now_ms()};
+    struct rows_loop l;
+    print_message("seed %u\n", st.seed);
+    make(&st);
+    put_pages(&st);
+    start_loop(&st, &l);
+    HARNESS_UNTIL(__atomic_load_n(&l.host->runs, __ATOMIC_ACQUIRE) > 20, 20000);
+    harness_kill(st.w->nodes[0]->process);
+    struct rows_loop_found f = end_loop(&st, &l);
+    print_message("%s: %llu rows good, %llu stale, %llu not there, %llu wrong; good until %.3f s later\n",
+                  place, f.good, f.stale, f.other, f.wrong, (double)f.late_ns / 1e9);
+    assert_int_equal(f.wrong, 0);
+    assert_true(f.good > 0 && f.stale + f.other > 0);
+    assert_true(f.late_ns <= LEASE_NS);
+    st.w->nodes[0] = world_node(st.w, "node0"); /* the GPU, the client and the table work on */
+    put_pages(&st);
+    start_loop(&st, &l);
+    f = end_loop(&st, &l);
+    assert_int_equal(f.wrong, 0);
+    assert_true(f.good > 0);
+    drop(&st);
+}
+
+static void a_host_pool_killed_under_a_kernel(void **state)
+{
+    killed_under_a_kernel(state, "node0/cpu0");
+}
+
+static void a_gpu_pool_killed_under_a_kernel(void **state)
+{
+    killed_under_a_kernel(state, "node0/gpu0");
+}
+
 static int start(void **state)
 {
     return devices_there() ? world_start(state, &plan) : 0;
@@ -218,6 +313,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(rows_of_a_host_pool, start, stop),
         cmocka_unit_test_setup_teardown(rows_of_a_gpu_pool, start, stop),
+        cmocka_unit_test_setup_teardown(a_host_pool_killed_under_a_kernel, start, stop),
+        cmocka_unit_test_setup_teardown(a_gpu_pool_killed_under_a_kernel, start, stop),
     };
     return cmocka_run_group_tests_name("storm of rows", tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #define TARN_TESTS_STANDIN_CUDA_STANDIN_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Replaces STANDIN_FAIL, in the same form, and restarts the counts. NULL: no call fails, and lost devices
@@ -43,6 +44,9 @@ void tarn_standin_mark_drop(struct tarn_standin_mark *m) __attribute__((weak));
 int tarn_standin_check(int device, const char *what);
 /* Inside the stand-in: so many more threads play kernels. */
 void tarn_standin_players(int more);
+/* Inside the stand-in: a kernel behind the stream's work, with a copy of its argument. */
+struct stream;
+void tarn_standin_launch(struct stream *s, void (*kernel)(void *arg), const void *arg, size_t bytes);
 /* Inside the stand-in: called at the begin of a slow call. */
 void tarn_standin_wait(void);
 

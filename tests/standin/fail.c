@@ -7,7 +7,7 @@
 
 const char *const tarn_standin_event_names[FAIL_N] = {"alloc",  "open", "pin",   "queue",  "copy",
                                                       "mark",   "poll", "lost",  "dmabuf", "flush",
-                                                      "export", "time", "gather"};
+                                                      "export", "time", "ready", "gather"};
 
 /* The call number `at` fails; 0: none, UINT64_MAX: all. */
 static struct trigger {

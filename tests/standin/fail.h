@@ -18,6 +18,7 @@ enum tarn_standin_event {
     FAIL_FLUSH,
     FAIL_EXPORT,
     FAIL_TIME,
+    FAIL_READY,
     FAIL_GATHER,
     FAIL_N
 };

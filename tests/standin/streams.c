@@ -17,7 +17,7 @@
 enum { STEPS = 64 };
 
 struct step {
-    enum { STEP_FILL, STEP_COPY, STEP_EVENT, STEP_WAIT, STEP_HOLD } what;
+    enum { STEP_FILL, STEP_COPY, STEP_EVENT, STEP_WAIT, STEP_HOLD, STEP_KERNEL } what;
     uint8_t *to;
     const uint8_t *from;
     size_t bytes;
@@ -25,6 +25,8 @@ struct step {
     int *event;
     struct tarn_standin_mark *mark;
     const uint32_t *word;
+    void (*kernel)(void *arg);
+    void *arg;
 };
 
 struct stream {
@@ -70,6 +72,10 @@ static void carry_out(const struct step *s)
     case STEP_HOLD:
         while (!__atomic_load_n(s->word, __ATOMIC_ACQUIRE))
             pause_a_little();
+        break;
+    case STEP_KERNEL:
+        tarn_standin_play(s->kernel, s->arg);
+        free(s->arg);
         break;
     }
 }
@@ -181,6 +187,13 @@ void managed_free(void *addr, size_t bytes)
 void stream_hold(struct stream *s, const uint32_t *word)
 {
     give(s, (struct step){.what = STEP_HOLD, .word = word});
+}
+
+void tarn_standin_launch(struct stream *s, void (*kernel)(void *arg), const void *arg, size_t bytes)
+{
+    void *copy = must(malloc(bytes));
+    memcpy(copy, arg, bytes);
+    give(s, (struct step){.what = STEP_KERNEL, .kernel = kernel, .arg = copy});
 }
 
 int tarn_cuda_stream_wait(void *stream, void *event)

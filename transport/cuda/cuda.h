@@ -171,6 +171,8 @@ struct tarn_cuda_rows {
     uint64_t stride;
     int32_t *status;
 };
+/* Before the device's first gather, while no graph is captured and no kernel waits for this process. */
+int tarn_cuda_gather_ready(int device);
 /* Launches tarn_dev_get() on a stream (cudaStream_t) of the device, with memory that it reaches. */
 int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struct tarn_cuda_rows *r,
                      void *stream);

@@ -26,6 +26,19 @@ int tarn_cuda_time(int device, uint64_t *at)
     return e ? tarn_cuda_failed(e, "a kernel", device) : 0;
 }
 
+int tarn_cuda_gather_ready(int device)
+{
+    struct tarn_kernel_device d;
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    cudaError_t e = tarn_kernel_look(device, &d);
+    if (!e)
+        e = tarn_kernel_gather_ready(&d);
+    tarn_cuda_leave(device, before);
+    return e ? tarn_cuda_failed(e, "cudaFuncSetAttribute", device) : 0;
+}
+
 int tarn_cuda_gather(int device, const struct tarn_dev_table *table, const struct tarn_cuda_rows *r,
                      void *stream)
 {

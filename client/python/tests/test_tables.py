@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import unittest
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 import played_cuda
 import tarn
@@ -469,6 +469,133 @@ class OnGpu(Cases):
             want = b"".join(content(64 * 576, r // 64)[r % 64 * 576:(r % 64 + 1) * 576] for r in rows.tolist())
             self.assertEqual(self.read(out, 8 * 576), want)
             self.assertTrue(torch.equal(out, again))
+
+    @contextlib.contextmanager
+    def without_calls(self) -> Iterator[None]:
+        """The block calls nothing of the package."""
+        calls: List[str] = []
+
+        def note(frame: Any, event: str, arg: Any) -> None:
+            owners = [frame.f_globals.get("__name__")] if event == "call" else []
+            if event == "c_call":
+                owners = [getattr(arg, "__module__", None), type(getattr(arg, "__self__", None)).__module__]
+            calls.extend(str(o) for o in owners if str(o).split(".")[0] in ("tarn", "_tarn"))
+
+        sys.setprofile(note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+        self.assertEqual(calls, [])
+
+    def beside(self, gather: Callable[[], None], product: Callable[[], None]) -> Any:
+        """A graph of both, on a stream each. All kernels have run before it is captured."""
+        side = torch.cuda.Stream()
+
+        def both() -> None:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                product()
+            gather()
+            torch.cuda.current_stream().wait_stream(side)
+
+        both()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            both()
+        return graph
+
+    def test_replays_without_the_host(self) -> None:
+        """The graph itself moves on to other rows, and compares all that a gather has brought."""
+        with self.assertRaises(AssertionError), self.without_calls():
+            self.client.stats()
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        npages, width, n, replays, step = 40, 576, 2048, 100_000, 7
+        table = self.client.table(npages)
+        table.set(self.put(npages, 64 * width))
+        pages = b"".join(content(64 * width, i) for i in range(npages))
+        truth = self.array("uint8", 64 * npages, width, data=pages)
+        rows, out, status = self.rows(*range(n)), self.array("uint8", n, width), self.array("int32", n)
+        good, wrong = self.array("int64", 1), self.array("int64", 1)
+        a, b, product = torch.rand(512, 512).cuda(), torch.rand(512, 512).cuda(), self.array("float32", 512, 512)
+
+        def gather() -> None:
+            rows.add_(step).remainder_(len(truth))
+            table.gather(rows, out, rows_per_page=64, status=status)
+            fine = status == 0
+            good.add_(fine.sum())
+            wrong.add_((fine & (out != truth[rows.long()]).any(1)).sum())
+
+        graph = self.beside(gather, lambda: torch.mm(a, b, out=product))
+        rows.copy_(self.rows(*range(n)))
+        for counted in (good, wrong, product):
+            counted.zero_()
+        torch.cuda.synchronize()
+        stats, done = self.client.stats(), 0
+        for stop in sorted(random.Random(seed).sample(range(1, replays), 9)) + [replays]:
+            with self.without_calls():
+                for _ in range(stop - done):
+                    graph.replay()
+                torch.cuda.synchronize()
+            done = stop
+            numbers = [(k + step * done) % len(truth) for k in range(n)]
+            self.assertEqual(rows.tolist(), numbers)
+            codes, got = self.codes(status, n), self.read(out, n * width)
+            for i, (code, number) in enumerate(zip(codes, numbers)):  # of all rows only if the table has not lapsed
+                if code == 0:
+                    self.assertEqual(got[i * width:(i + 1) * width], pages[number * width:(number + 1) * width])
+        print(f"{replays} replays: {int(good)} of {n * replays} rows good, {int(wrong)} wrong")
+        self.assertEqual(codes, [0] * n)
+        self.assertEqual(int(wrong), 0)
+        self.assertGreater(int(good), 0.9 * n * replays)
+        self.assertEqual(self.client.stats(), stats)
+        torch.testing.assert_close(product, a @ b, rtol=1e-4, atol=1e-4)
+
+    def test_beside_a_product(self) -> None:
+        """A gather from a CPU pool waits for the bus, and leaves the GPU to others."""
+        n, nbytes, gathers = 512, 4096, 8
+        table = self.client.table(n)
+        table.set(self.put(n, nbytes))
+        rows = self.rows(*random.Random(1).sample(range(n), n))
+        out, status = self.array("uint8", n, nbytes), self.array("int32", n)
+        a, b, product = torch.rand(512, 512).cuda(), torch.rand(512, 512).cuda(), self.array("float32", 512, 512)
+
+        def times(f: Callable[[], None], count: int) -> Callable[[], None]:
+            def run() -> None:
+                for _ in range(count):
+                    f()
+
+            return run
+
+        def took_us(graph: Any) -> float:
+            took = []
+            for _ in range(20):
+                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                begin.record()
+                for _ in range(10):
+                    graph.replay()
+                end.record()
+                end.synchronize()
+                took.append(begin.elapsed_time(end) * 100)
+            return sorted(took)[10]
+
+        def gather() -> None:
+            table.gather(rows, out, status=status)
+
+        def multiply() -> None:
+            torch.mm(a, b, out=product)
+
+        nothing = times(multiply, 0)
+        one = took_us(self.beside(times(gather, gathers), nothing))
+        products = max(1, round(one / took_us(self.beside(nothing, times(multiply, 100))) * 100))
+        other = took_us(self.beside(nothing, times(multiply, products)))
+        both = took_us(self.beside(times(gather, gathers), times(multiply, products)))
+        print(f"{gathers} gathers of {n} rows {one:.0f} us, {products} products {other:.0f} us, both {both:.0f} us: "
+              f"{both / (one + other):.2f} of the sum")
+        self.assertEqual(self.codes(status, n), [0] * n)
+        self.assertLess(both, 0.85 * (one + other))
 
     def test_on_the_current_stream(self) -> None:
         """A gather comes behind the stream's earlier work, and before its later work."""
