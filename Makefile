@@ -39,8 +39,8 @@ cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
 cuda_src_none    := transport/cuda/cuda_none.c
 cuda_src_runtime := transport/cuda/cuda_runtime.c transport/cuda/cuda_queue.c transport/cuda/cuda_table.c transport/cuda/kernels.cu transport/cuda/table.cu
 cuda_src_standin := $(wildcard tests/standin/*.c)
-bare_src_runtime := $(addprefix client/bench/bare/bench_bare,.cu _rows.cu _ring.cu)
-bare_src_other   := $(addprefix client/bench/bare/bench_bare,_played.c _rows_played.c _ring_played.c)
+bare_src_runtime := $(addprefix client/bench/bare/bench_bare,.cu _rows.cu _ring.cu _writes.cu)
+bare_src_other   := $(addprefix client/bench/bare/bench_bare,_played.c _rows_played.c _ring_played.c _writes_played.c)
 cuda_src         := $(or $(cuda_src_$(cuda)),$(error CUDA=$(CUDA): there are auto, none and standin))
 ifeq ($(cuda),runtime)
 toolkit   := $(abspath $(shell $(NVCC) --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
