@@ -66,7 +66,7 @@ BESIDES = {
     "client/cli/cli_windows.c": r"client/window/descriptor\.h",
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
-    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/(window/(lender|reach)|gpu/(tables|proxies))\.h",
+    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/(window/(lender|reach)|gpu/(tables|proxies|forwards))\.h",
 }
 
 
