@@ -318,7 +318,7 @@ check-rdma: all tests
 
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure, REQUIRE=gpus also with one GPU. check-standin: the same over GPUs played in shared memory.
-gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told %/test_forward $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: gpu-tests
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(gpu_tests)
 

@@ -99,25 +99,29 @@ struct tarn_forward_options {
 };
 
 /*
- * Begins to forward what is told of the lease: from now on this takes the lease's notifications, and neither
- * tarn_notification_next() nor tarn_expect() sees any. A tag 0 is dropped; the client's log has a line for
- * it.
+ * Begins to forward what is told of the lease, and what has been told already. Until it is freed, it takes
+ * the lease's notifications: neither tarn_notification_next() nor tarn_expect() sees any, and up to 1024 wait
+ * for it besides those of the window. Their data is not looked at. A tag 0 is dropped; the client's log has a
+ * line for the first.
  *
  * The copies run on the GPU of the landing place; if that is memory of the host, on the GPU of the final
- * place. Small parts are copied by a kernel: kernels that wait for parts must leave it a multiprocessor
- * there.
+ * place. Memory of the host is pinned for that, unless all of it is pinned already. Small parts are copied by
+ * a kernel: kernels that wait for parts must leave it a multiprocessor there. If both places are memory of
+ * the host, the thread copies, and only threads may wait.
  *
  * Until it is freed, tarn_recall() of the lease and tarn_window_close() say BUSY. If the lease ends by its
- * time, waits end with STALE; if the GPU fails, with UNAVAILABLE. tarn_close() frees it.
+ * time, waits end with STALE; if the GPU fails, with UNAVAILABLE; the log says why. tarn_close() frees it.
  *
- * Errors: INVALID, BUSY (the lease is forwarded already), NOT_REACHABLE (the GPU reaches one of the places
- * not), UNAVAILABLE, NO_MEMORY, SYSTEM. The object belongs to one thread at a time. Like every call that
- * allocates memory of a GPU, this one and tarn_forward_free() may wait for the kernels that run there.
+ * Errors: INVALID, BUSY (the lease is forwarded already), NOT_REACHABLE (the GPU that copies does not reach
+ * the other place), UNAVAILABLE, NO_MEMORY, SYSTEM. The object belongs to one thread at a time. Like every
+ * call that allocates memory of a GPU, this one and tarn_forward_free() may wait for the kernels that run
+ * there.
  */
 int tarn_forward_new(struct tarn_client *c, const struct tarn_forward_options *o, struct tarn_forward **f_p);
 /* Where the counts are; valid until it is freed. */
 int tarn_forward_arrivals(const struct tarn_forward *f, struct tarn_arrivals *a);
-/* Ends all waits with CANCELED, for good. Returns when nothing copies any more. */
+/* Ends all waits with CANCELED, for good. Returns when nothing copies any more. What has been told, and is
+ * not counted by then, is lost. */
 void tarn_forward_abort(struct tarn_forward *f);
 /*
  * Aborts it, then waits for kernels of the GPUs of both places and frees the counts. No kernel may be

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Forwarding: what peers write into a landing place is at its final place when it is counted. The final place
- * is memory of the host, and with the stand-in of another GPU, too.
+ * is memory of the host, and then of the last GPU, if there is one. Landing places on a GPU need the
+ * stand-in.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,47 +54,29 @@ struct rig {
     struct tarn_reach *reach;
     struct tarn_forward *forward;
     struct tarn_arrivals a;
-    int gpu; /* of the final place; -1: it is of the host */
-    void *to;
-    const uint8_t *seen; /* the same memory, as this process reads it */
+    struct device *device; /* of the final place; NULL: it is of the host */
+    uint8_t *to;
     uint32_t slots, parts, bytes;
 };
 
-/* The last GPU that a final place is tried on; -1: only the host. */
+/* -1: there is none. */
 static int last_gpu(void)
 {
-    return tarn_standin_reach ? 1 : -1;
+    return devices_there() - 1;
 }
-#define EACH_FINAL(gpu_) for (int gpu_ = -1; gpu_ <= last_gpu(); gpu_ += 2)
-
-static void final_new(struct rig *g, size_t bytes)
-{
-    uint8_t handle[TARN_CUDA_HANDLE];
-    if (g->gpu < 0) {
-        g->seen = g->to = calloc(1, bytes);
-        return;
-    }
-    assert_int_equal(tarn_cuda_alloc(g->gpu, bytes, &g->to, handle), 0);
-    g->seen = tarn_standin_reach(g->gpu, g->to, bytes);
-    assert_non_null(g->seen);
-}
-
-static void final_free(const struct rig *g)
-{
-    if (g->gpu < 0)
-        free(g->to);
-    else
-        tarn_cuda_free(g->gpu, g->to);
-}
+/* -1, then that. */
+#define EACH_FINAL(gpu_) \
+    for (int gpu_ = -1, last_ = last_gpu(); gpu_ <= last_; gpu_ += last_ < 0 ? 1 : last_ + 1)
 
 /* Without a forwarding so far. */
 static void prepare(struct rig *g, const struct window_pair *p, int gpu, uint32_t slots, uint32_t parts,
                     uint32_t bytes)
 {
-    *g = (struct rig){.pair = p, .gpu = gpu, .slots = slots, .parts = parts, .bytes = bytes};
+    *g = (struct rig){.pair = p, .slots = slots, .parts = parts, .bytes = bytes};
     g->lease = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
     g->reach = window_reach(p, g->lease);
-    final_new(g, (size_t)parts * bytes);
+    g->device = gpu < 0 ? NULL : device_open(gpu);
+    g->to = device_alloc(g->device, (size_t)parts * bytes);
 }
 
 static struct tarn_forward_options options(const struct rig *g)
@@ -121,6 +104,12 @@ static void start(struct rig *g, const struct window_pair *p, int gpu, uint32_t 
     begin(g);
 }
 
+static void final_free(const struct rig *g)
+{
+    device_drop(g->device, g->to);
+    device_close(g->device);
+}
+
 static void end(struct rig *g)
 {
     tarn_forward_free(g->forward);
@@ -141,14 +130,16 @@ static void fill(uint8_t *room, uint64_t tag, uint32_t bytes)
 
 static bool is_there(const struct rig *g, uint64_t tag)
 {
-    const uint8_t *part = g->seen + (tag - 1) % g->parts * g->bytes;
-    for (uint32_t i = 0; i < g->bytes; i++)
-        if (part[i] != (uint8_t)(tag * 31 + tag / 256 * 7 + i * 3 + i / 256))
-            return false;
-    return true;
+    uint8_t *want = malloc(g->bytes), *part = malloc(g->bytes);
+    fill(want, tag, g->bytes);
+    device_read(g->device, part, g->to + (tag - 1) % g->parts * g->bytes, g->bytes);
+    bool there = memcmp(want, part, g->bytes) == 0;
+    free(want);
+    free(part);
+    return there;
 }
 
-/* Writes the tag's slot, and tells. While the queue is full, tells again. Returns the first AGAIN, too. */
+/* Writes the tag's slot, and tells. */
 static int try_tag(const struct rig *g, struct tarn_reach *r, uint64_t tag)
 {
     uint8_t *room = malloc(g->bytes);
@@ -160,6 +151,7 @@ static int try_tag(const struct rig *g, struct tarn_reach *r, uint64_t tag)
     return rc;
 }
 
+/* The same. While the queue is full, it tells again. */
 static int write_tag(const struct rig *g, struct tarn_reach *r, uint64_t tag)
 {
     uint64_t until = harness_now_ms() + 60000;
@@ -530,8 +522,7 @@ static void a_lease_that_ends_by_its_time(void **state)
     const struct window_pair *p = *state;
     const struct tarn_lease_options o = {.size = sizeof(o), .flags = TARN_LEASE_WRITE, .ttl_ms = 300};
     struct waiting w[WAITING];
-    struct rig g = {.pair = p, .gpu = -1, .slots = 4, .parts = 4, .bytes = BYTES};
-    final_new(&g, 4 * BYTES);
+    struct rig g = {.pair = p, .to = calloc(4, BYTES), .slots = 4, .parts = 4, .bytes = BYTES};
     assert_int_equal(tarn_lease(p->window, NULL, 0, &o, &g.lease), 0);
     begin(&g);
     start_waiting(&g, w, wait_main);
@@ -574,7 +565,7 @@ static void closed_while_parts_come(void **state)
 {
     struct window_pair *p = *state;
     struct rig g;
-    struct flood f = {.g = &g, .n = 100000};
+    struct flood f = {.g = &g, .n = UINT64_MAX};
     start(&g, p, last_gpu(), 64, 64, 64);
     assert_int_equal(pthread_create(&f.thread, NULL, pour, &f), 0);
     assert_int_equal(tarn_dev_wait_parts(&g.a, 100, LONG_NS), 0);
@@ -648,7 +639,7 @@ static void wrong_options(void **state)
     REFUSED("landing place", o_.to = (char *)p->lent + 4 * BYTES - 1);
     REFUSED("landing place", o_.to = (char *)p->lent - 4 * BYTES + 1);
     refuse_leases(p, &g);
-    if (g.gpu >= 0)
+    if (g.device)
         REFUSED("one allocation", o_.parts = 5);
     if (tarn_standin_managed) {
         void *managed = tarn_standin_managed(4 * BYTES);
