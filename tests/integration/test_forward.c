@@ -27,6 +27,7 @@
 #include "tests/window_pair.h"
 
 #define LONG_NS (60 * TARN_NS_PER_S)
+#define WAIT_NS (20 * TARN_NS_PER_S) /* for what does not come */
 #define BYTES 4096
 
 /* --- a forwarding ------------------------------------------------------------------------------- */
@@ -46,6 +47,17 @@ int __wrap_tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piec
             if (pieces[i].to == pieces[j].to || pieces[i].from == pieces[j].from)
                 overlapped = true;
     return __real_tarn_cuda_copy(q, pieces, n, taken);
+}
+
+/* While `stuck`, copies seem not to end, as if a kernel that waits filled the GPU. */
+static _Atomic bool stuck, was_stuck;
+
+int __real_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
+int __wrap_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
+int __wrap_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
+{
+    was_stuck = stuck;
+    return stuck ? TARN_E_AGAIN : __real_tarn_cuda_poll(q, mark);
 }
 
 struct rig {
@@ -452,8 +464,8 @@ static void wait_for_one(void *arg)
 {
     struct waiting *w = arg;
     w->waits = true;
-    w->rc = w->number == 0 ? tarn_dev_wait_parts(&w->a, 1000, LONG_NS)
-                           : tarn_dev_wait_part(&w->a, w->number, 1000, LONG_NS);
+    w->rc = w->number == 0 ? tarn_dev_wait_parts(&w->a, 1000, WAIT_NS)
+                           : tarn_dev_wait_part(&w->a, w->number, 1000, WAIT_NS);
 }
 
 static void *wait_main(void *arg)
@@ -503,6 +515,33 @@ static void an_abort_ends_waits(void **state)
         tarn_forward_abort(g.forward);
         end(&g);
     }
+}
+
+static void *abort_main(void *arg)
+{
+    tarn_forward_abort(arg);
+    return NULL;
+}
+
+/* The copy waits for a kernel that waits for the copy. */
+static void an_abort_does_not_wait_for_copies(void **state)
+{
+    const struct window_pair *p = *state;
+    struct waiting w[WAITING];
+    pthread_t aborts;
+    struct rig g;
+    prepare(&g, p, last_gpu(), 4, 4, BYTES);
+    must_write(&g, 1, 1);
+    stuck = true;
+    begin(&g);
+    HARNESS_UNTIL(was_stuck, 20000);
+    start_waiting(&g, w, wait_main);
+    assert_int_equal(pthread_create(&aborts, NULL, abort_main, g.forward), 0);
+    expect_ends(w, TARN_E_CANCELED);
+    assert_true(tarn_dev_load64(g.a.total) == 0);
+    stuck = false;
+    pthread_join(aborts, NULL);
+    end(&g);
 }
 
 static void waits_have_a_time(void **state)
@@ -746,8 +785,9 @@ static void gpus_out_of_reach(void **state)
 
 /* --- all of it ---------------------------------------------------------------------------------- */
 
-#define EVERYWHERE(T) T(each_part_arrives_once) T(more_than_the_queue) T(what_comes_twice_is_copied_in_order)
-#define RULES(T) \
+#define COUNTS(T) T(each_part_arrives_once) T(more_than_the_queue) T(what_comes_twice_is_copied_in_order)
+#define ALL(T) \
+    COUNTS(T) \
     T(notices_of_other_leases_are_left) \
     T(it_is_busy_until_it_is_freed) \
     T(a_tag_0_is_dropped) \
@@ -756,20 +796,20 @@ static void gpus_out_of_reach(void **state)
     T(a_lease_that_ends_by_its_time) \
     T(closed_while_parts_come) \
     T(wrong_options)
+#define KERNELS(T) T(freed_under_kernels) T(closed_under_kernels) T(a_gpu_that_fails)
+#define FROM_HOST(T) \
+    KERNELS(T) \
+    T(an_abort_does_not_wait_for_copies) \
+    T(a_beginning_that_fails) \
+    T(memory_that_is_pinned) \
+    T(gpus_out_of_reach)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest here[] = {EVERYWHERE(WINDOW_TCP) RULES(WINDOW_TCP) EVERYWHERE(WINDOW_SHM)
-                                          RULES(WINDOW_SHM)},
-                            gpu[] = {EVERYWHERE(WINDOW_GPU) EVERYWHERE(WINDOW_GPU_TCP) RULES(WINDOW_GPU)
-                                         WINDOW_GPU(freed_under_kernels) WINDOW_GPU(closed_under_kernels)
-                                             WINDOW_TCP(freed_under_kernels) WINDOW_TCP(closed_under_kernels)
-                                                 WINDOW_GPU(a_gpu_that_fails) WINDOW_SHM(a_gpu_that_fails)
-                                                     WINDOW_SHM(a_beginning_that_fails)
-                                                         WINDOW_SHM(memory_that_is_pinned)
-                                                             WINDOW_SHM(gpus_out_of_reach)},
-                            rdma[] = {EVERYWHERE(WINDOW_RDMA) RULES(WINDOW_RDMA)},
-                            far[] = {WINDOW_GPU_TCP(gpu_out_of_reach)};
+    const struct CMUnitTest here[] = {ALL(WINDOW_TCP) ALL(WINDOW_SHM)}, rdma[] = {ALL(WINDOW_RDMA)},
+                            far[] = {WINDOW_GPU_TCP(gpu_out_of_reach)},
+                            gpu[] = {ALL(WINDOW_GPU) COUNTS(WINDOW_GPU_TCP) KERNELS(WINDOW_GPU)
+                                         FROM_HOST(WINDOW_SHM)};
     self = argv[0];
     if (argc > 1 && !strcmp(argv[1], "--far"))
         return cmocka_run_group_tests(far, NULL, NULL);
