@@ -172,7 +172,7 @@ LDFLAGS_test_window_faults := -Wl,--wrap=connect
 LDFLAGS_test_window_soak := -Wl,--wrap=connect
 LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
-LDFLAGS_test_forward := -Wl,--wrap=tarn_cuda_copy,--wrap=tarn_cuda_poll
+LDFLAGS_test_forward := -Wl,--wrap=tarn_cuda_copy,--wrap=tarn_cuda_poll,--wrap=tarn_lent_take
 LDFLAGS_test_pool := -Wl,--wrap=madvise
 LDFLAGS_soak := -Wl,--wrap=connect
 define test_rule
