@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <sched.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "base/error.h"
 #include "client/gpu/forward_impl.h"
-#include "client/gpu/near.h"
 
 /* --- whose memory it is ------------------------------------------------------------------------- */
 

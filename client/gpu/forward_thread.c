@@ -63,10 +63,9 @@ static void rest(uint64_t since_ns)
         nanosleep(&t, NULL);
 }
 
-/* Gives all pieces to the GPU, and waits until it has copied them. */
-static int copy_by_gpu(struct tarn_forward *f, uint32_t n)
+static int give(struct tarn_forward *f, uint32_t n)
 {
-    uint64_t since = tarn_now_ns(), mark = 0;
+    uint64_t since = tarn_now_ns();
     size_t taken;
     int rc = 0;
     for (size_t at = 0; !rc && at < n; at += taken) {
@@ -74,8 +73,14 @@ static int copy_by_gpu(struct tarn_forward *f, uint32_t n)
         if (!rc && taken == 0)
             rest(since);
     }
-    if (!rc)
-        rc = tarn_cuda_mark(f->queue, &mark);
+    return rc;
+}
+
+/* Waits until what was given is copied. */
+static int settle(struct tarn_forward *f)
+{
+    uint64_t since = tarn_now_ns(), mark = 0;
+    int rc = tarn_cuda_mark(f->queue, &mark);
     while (!rc && (rc = tarn_cuda_poll(f->queue, mark)) == TARN_E_AGAIN) {
         rest(since);
         rc = 0;
@@ -85,11 +90,14 @@ static int copy_by_gpu(struct tarn_forward *f, uint32_t n)
 
 static int copy(struct tarn_forward *f, uint32_t n)
 {
-    if (f->device >= 0 && n > 0)
-        return copy_by_gpu(f, n);
-    for (uint32_t i = 0; i < n; i++)
+    int given = 0, settled = 0;
+    for (uint32_t i = 0; f->device < 0 && i < n; i++)
         memcpy(f->pieces[i].to, f->pieces[i].from, f->pieces[i].bytes);
-    return 0;
+    if (f->device >= 0 && n > 0) {
+        given = give(f, n);
+        settled = settle(f); /* also what was given before a failure */
+    }
+    return given ? given : settled;
 }
 
 /* Who sees a count sees the bytes that were copied before it. */
