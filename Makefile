@@ -172,6 +172,7 @@ LDFLAGS_test_window_faults := -Wl,--wrap=connect
 LDFLAGS_test_window_soak := -Wl,--wrap=connect
 LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
+LDFLAGS_test_forward := -Wl,--wrap=tarn_cuda_copy,--wrap=tarn_cuda_poll,--wrap=tarn_lent_take
 LDFLAGS_test_pool := -Wl,--wrap=madvise
 LDFLAGS_soak := -Wl,--wrap=connect
 define test_rule
@@ -317,7 +318,7 @@ check-rdma: all tests
 
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure, REQUIRE=gpus also with one GPU. check-standin: the same over GPUs played in shared memory.
-gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told %/test_forward $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: gpu-tests
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(gpu_tests)
 
