@@ -116,7 +116,7 @@ static int run_group(const struct config *c, size_t group, int *failed, int *mis
         e.seconds = 2;
     rc = bench_env_open(&e);
     if (rc == 0)
-        rc = groups[group].run(&e, rep);
+        rc = c->peer ? bench_writes_rows(&e, rep) : groups[group].run(&e, rep);
     if (rc != 0)
         fprintf(stderr, "tarn-bench: %s: %s\n", groups[group].name, tarn_last_error());
     bench_env_close(&e);

@@ -423,7 +423,8 @@ int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
 int bench_group_rows(struct bench_env *e, struct bench_report *rep);
 int bench_group_ring(struct bench_env *e, struct bench_report *rep);
-/* Rank 1 of `ring` between two hosts (bench_writes.h). */
+/* `ring` between two hosts (bench_writes.h): rank 0's rows; rank 1, which serves one rank 0 to its end. */
+int bench_writes_rows(struct bench_env *e, struct bench_report *rep);
 int bench_writes_serve(struct bench_env *e);
 int bench_group_peer(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);

@@ -23,7 +23,6 @@
 #include "base/error.h"
 #include "client/bench/bench.h"
 #include "client/bench/bench_ring_gets.h"
-#include "client/bench/bench_writes.h"
 #include "client/gpu/ring.h"
 #include "transport/cuda/cuda.h"
 
@@ -354,11 +353,8 @@ int bench_group_ring(struct bench_env *e, struct bench_report *rep)
 {
     struct ring_bench b = {.e = e, .rep = rep, .played = bench_bare_played(), .ticks_per_ns = 1};
     struct tarn_cuda_device d;
-    int n, rc;
+    int n, rc = tarn_cuda_count(&n);
 
-    if (e->peer)
-        return bench_writes_rows(e, rep);
-    rc = tarn_cuda_count(&n);
     if (rc == 0)
         rc = tarn_cuda_describe(0, &d);
     if (rc == 0)

@@ -2,9 +2,9 @@
 /*
  * `tarn-bench ring --peer`: commands of kernels that write into a window of another host. Rank 1 lends a
  * landing place of slots. Producers of rank 0 (bench_writes_produce.h) push WRITEs into command rings; a
- * proxy carries them out, and tells the part's count with each. Rank 1 verifies every byte of every part, and
- * that each count comes exactly once. Every so often it writes how many parts it has verified into a window
- * of rank 0: the *credit*.
+ * proxy carries them out, and tells the part's count with each. Rank 1 forwards the parts (forward.h), and
+ * verifies every byte of every part at its final place, and that each count comes exactly once. Every so
+ * often it writes how many parts it has verified into a window of rank 0: the *credit*.
  *
  *   rank 0, --peer                              rank 1, --listen
  *   connects a channel; hello: its version -->
@@ -23,8 +23,7 @@
  *
  *   bench_writes.c           rank 0: rows                bench_writes_serve.c   rank 1
  *   bench_writes_rank.c      what both ranks do          bench_writes_threads.c producers as threads
- *   bench_writes_sockets.c   a wire: a stream of parts   bench_writes_verbs.c   a wire: WRITEs with
- * immediates
+ *   bench_writes_sockets.c   a wire: parts in a stream   bench_writes_verbs.c   a wire: RDMA WRITEs
  */
 #ifndef TARN_CLIENT_BENCH_WRITES_H
 #define TARN_CLIENT_BENCH_WRITES_H
@@ -114,11 +113,6 @@ static inline uint64_t bench_wire_as(const struct bench_writes_shape *s, uint64_
 {
     return (count - 1) % s->slots + 1;
 }
-
-/* --- the ranks ----------------------------------------------------------------------------------- */
-
-/* Rank 0's rows. Rank 1, bench_writes_serve() (bench.h), serves one rank 0 to its end. */
-int bench_writes_rows(struct bench_env *e, struct bench_report *rep);
 
 /* --- producers as threads (bench_writes_threads.c) ----------------------------------------------- */
 

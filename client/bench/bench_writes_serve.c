@@ -1,17 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank 1 of `tarn-bench ring --peer` (bench_writes.h). */
+/*
+ * Rank 1 of `tarn-bench ring --peer` (bench_writes.h). Parts are forwarded from the landing place, memory of
+ * the host, to their final place: memory of the first GPU, or of the host where there is none. They are
+ * verified there, in the order of their counts; those of a GPU are fetched first. A wire's parts are verified
+ * in the landing place.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <tarn/forward.h>
+
+#include "base/clock.h"
 #include "base/error.h"
 #include "client/bench/bench_writes.h"
+#include "transport/cuda/cuda.h"
 
 /* What an order SET_UP has set up. */
 struct stage {
     struct bench_landing landing;
+    char *landing_place;
     struct tarn_window *window;
     struct tarn_lease *lease;
+    void *final_place; /* of the GPU, or `seen` */
+    char *seen;        /* what was forwarded, in memory of the host */
+    uint64_t fetched;  /* parts that `seen` has */
+    struct tarn_forward *forward;
+    struct tarn_arrivals arrivals;
     struct tarn_reach *credit;
     const struct bench_wire_ops *wire_ops;
     struct bench_wire *wire;
@@ -21,18 +36,65 @@ struct rank1 {
     const struct bench_env *e;
     struct tarn_client *c;
     struct tarn_channel *ch;
+    struct bench_bare *bare; /* of the first GPU; NULL: there is none */
     struct stage stage;
 };
 
 /* --- parts -------------------------------------------------------------------------------------- */
 
-/* The next part that has arrived. */
-static int next_part(const struct stage *s, uint64_t *count_p)
+static uint32_t slot_of(const struct stage *s, uint64_t count)
 {
-    struct tarn_notification got;
-    int rc = tarn_notification_next(s->window, BENCH_WRITES_PATIENCE_MS, &got);
+    return (uint32_t)((count - 1) % s->landing.shape.slots);
+}
 
-    *count_p = rc == 0 ? got.tag : 0;
+/* How often its place has been written when part `count` is there. */
+static uint64_t turn_of(const struct stage *s, uint64_t count)
+{
+    return (count - 1) / s->landing.shape.slots + 1;
+}
+
+static int await_part(const struct stage *s, uint64_t count)
+{
+    uint64_t deadline = tarn_deadline(BENCH_WRITES_PATIENCE_MS), turn = turn_of(s, count), turns;
+    int rc;
+
+    do
+        rc = tarn_dev_wait_part(&s->arrivals, slot_of(s, count), turn, TARN_NS_PER_S);
+    while (rc == TARN_E_TIMEOUT && tarn_now_ns() < deadline && !bench_interrupted());
+    if (rc != 0)
+        return tarn_fail(rc, "part %llu has not come: %s", (unsigned long long)count, tarn_strerror(rc));
+    turns = tarn_dev_load64(&s->arrivals.counts[slot_of(s, count)]);
+    tarn_dev_fence();
+    if (turns == turn)
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "part %llu came again, or one of its place that is not due",
+                     (unsigned long long)count);
+}
+
+/* Fetches this part, and those behind it that have arrived and lie behind it. */
+static int fetch_parts(const struct rank1 *r, struct stage *s, uint64_t count)
+{
+    const struct bench_writes_shape *shape = &s->landing.shape;
+    uint32_t first = slot_of(s, count), n = 1;
+
+    while (first + n < shape->slots && count + n <= s->landing.last &&
+           tarn_dev_load64(&s->arrivals.counts[first + n]) == turn_of(s, count + n))
+        n++;
+    s->fetched = count + n - 1;
+    tarn_dev_fence();
+    uint64_t from = (uint64_t)first * shape->bytes;
+    return bench_bare_fetch(r->bare, (char *)s->final_place + from, (size_t)n * shape->bytes, s->seen + from);
+}
+
+/* The next part that has arrived at its final place. */
+static int next_part(const struct rank1 *r, struct stage *s, uint64_t *count_p)
+{
+    uint64_t count = s->landing.verified + 1;
+    int rc = await_part(s, count);
+
+    *count_p = count;
+    if (rc == 0 && r->bare && count > s->fetched)
+        rc = fetch_parts(r, s, count);
     return rc;
 }
 
@@ -46,63 +108,100 @@ static int give_credit(const struct stage *s, uint64_t count)
     return tarn_write(s->credit, &m, 1, &o);
 }
 
-static int take_parts(struct stage *s)
+static int take_parts(struct rank1 *r)
 {
+    struct stage *s = &r->stage;
     struct bench_landing *l = &s->landing;
     uint64_t told = l->verified, count;
     int rc = 0;
 
+    l->memory = s->seen;
     while (rc == 0 && l->verified < l->last) {
-        rc = next_part(s, &count);
+        rc = next_part(r, s, &count);
         if (rc == 0)
             rc = bench_landing_take(l, count, count);
         if (rc == 0 && bench_landing_owes(l, told)) {
             rc = give_credit(s, l->verified);
             told = l->verified;
         }
-        if (rc == 0 && bench_interrupted())
-            rc = tarn_fail(TARN_E_CANCELED, "interrupted");
     }
+    if (rc == 0 && tarn_dev_load64(s->arrivals.total) != l->last)
+        return tarn_fail(TARN_E_INVALID, "more parts than %llu have come", (unsigned long long)l->last);
     return rc;
 }
 
 /* --- the stage ---------------------------------------------------------------------------------- */
 
-static int tear_down(struct stage *s)
+static int tear_down(struct rank1 *r)
 {
-    int rc = s->window ? tarn_window_close(s->window, BENCH_WRITES_PATIENCE_MS) : 0;
+    struct stage *s = &r->stage;
 
+    tarn_forward_free(s->forward);
+    int rc = s->window ? tarn_window_close(s->window, BENCH_WRITES_PATIENCE_MS) : 0;
     tarn_reach_free(s->credit);
     if (s->wire_ops)
         s->wire_ops->close(s->wire);
     if (rc == 0) /* else a peer may still write there */
-        tarn_window_free(s->landing.memory);
+        tarn_window_free(s->landing_place);
+    if (r->bare && s->final_place)
+        bench_bare_drop(r->bare, s->final_place);
+    free(s->seen);
     free(s->landing.landed);
     memset(s, 0, sizeof *s);
     return rc;
+}
+
+static uint64_t bytes_of(const struct stage *s)
+{
+    return (uint64_t)s->landing.shape.bytes * s->landing.shape.slots;
 }
 
 static int lend(struct rank1 *r, char *descriptor)
 {
     const struct tarn_lease_options o = {.size = sizeof o, .flags = TARN_LEASE_WRITE};
     struct stage *s = &r->stage;
-    uint64_t bytes = (uint64_t)s->landing.shape.bytes * s->landing.shape.slots;
     void *memory;
-    int rc = tarn_window_alloc(bytes, 0, &memory);
+    int rc = tarn_window_alloc(bytes_of(s), 0, &memory);
 
     if (rc != 0)
         return rc;
-    s->landing.memory = memset(memory, BENCH_POISON, bytes);
-    rc = tarn_window_new(r->c, memory, bytes, &s->window);
+    s->landing_place = memset(memory, BENCH_POISON, bytes_of(s));
+    rc = tarn_window_new(r->c, memory, bytes_of(s), &s->window);
     if (rc == 0)
         rc = tarn_lease(s->window, NULL, 0, &o, &s->lease);
     return rc ? rc : tarn_lease_descriptor(s->lease, descriptor);
 }
 
+static int forward(struct rank1 *r)
+{
+    struct stage *s = &r->stage;
+    const struct bench_writes_shape *shape = &s->landing.shape;
+    int rc = 0;
+
+    s->seen = malloc(bytes_of(s));
+    if (!s->seen)
+        return tarn_fail(TARN_E_NO_MEMORY, "%u slots: out of memory", shape->slots);
+    memset(s->seen, BENCH_POISON, bytes_of(s));
+    s->final_place = s->seen;
+    if (r->bare) {
+        s->final_place = NULL;
+        rc = bench_bare_upload(r->bare, s->seen, bytes_of(s), &s->final_place);
+    }
+    const struct tarn_forward_options o = {.size = sizeof o,
+                                           .lease = s->lease,
+                                           .to = s->final_place,
+                                           .bytes = shape->bytes,
+                                           .slots = shape->slots,
+                                           .parts = shape->slots};
+    if (rc == 0)
+        rc = tarn_forward_new(r->c, &o, &s->forward);
+    return rc ? rc : tarn_forward_arrivals(s->forward, &s->arrivals);
+}
+
 static int set_up(struct rank1 *r, const struct bench_writes_order *q, struct bench_writes_answer *a)
 {
     struct stage *s = &r->stage;
-    int rc = tear_down(s);
+    int rc = tear_down(r);
 
     if (rc != 0)
         return rc;
@@ -112,11 +211,13 @@ static int set_up(struct rank1 *r, const struct bench_writes_order *q, struct be
         return tarn_fail(TARN_E_NO_MEMORY, "%u slots: out of memory", q->shape.slots);
     rc = lend(r, a->landing);
     if (rc == 0)
+        rc = forward(r);
+    if (rc == 0)
         rc = tarn_reach(r->c, q->credit, BENCH_WRITES_PATIENCE_MS, &s->credit);
     s->wire_ops = bench_wire_beside(q->beside);
     if (rc != 0 || !s->wire_ops)
         return rc;
-    rc = s->wire_ops->offer(r->e, &q->shape, s->landing.memory, a->wire, &s->wire);
+    rc = s->wire_ops->offer(r->e, &q->shape, s->landing_place, a->wire, &s->wire);
     return rc ? rc : s->wire_ops->join(s->wire, q->wire);
 }
 
@@ -128,7 +229,10 @@ static int obey(struct rank1 *r, const struct bench_writes_order *q, struct benc
         return set_up(r, q, a);
     s->landing.verified = q->counted;
     s->landing.last = q->last;
-    return q->what == BENCH_WRITES_OURS ? take_parts(s) : s->wire_ops->take(s->wire, &s->landing);
+    if (q->what == BENCH_WRITES_OURS)
+        return take_parts(r);
+    s->landing.memory = s->landing_place;
+    return s->wire_ops->take(s->wire, &s->landing);
 }
 
 /* --- serving ------------------------------------------------------------------------------------ */
@@ -143,7 +247,7 @@ static int accept_rank0(struct rank1 *r)
         rc = tarn_channel_address(r->c, address, NULL);
     if (rc != 0)
         return rc;
-    printf("listening at %s\n", address);
+    printf("parts go to %s\nlistening at %s\n", r->bare ? "GPU 0" : "memory of the host", address);
     fflush(stdout);
     do
         rc = tarn_channel_accept(r->c, BENCH_WRITES_ANSWER_MS, &r->ch);
@@ -166,7 +270,7 @@ static int serve_one(struct rank1 *r, bool *ended)
     if (rc != 0)
         return rc;
     *ended = q.what == BENCH_WRITES_END;
-    a.status = *ended ? tear_down(&r->stage) : obey(r, &q, &a);
+    a.status = *ended ? tear_down(r) : obey(r, &q, &a);
     if (a.status != 0)
         snprintf(a.error, sizeof a.error, "%s", tarn_last_error());
     rc = bench_writes_send(r->ch, &a, sizeof a);
@@ -186,8 +290,10 @@ static int serve(struct rank1 *r)
 int bench_writes_serve(struct bench_env *e)
 {
     struct rank1 r = {.e = e};
-    int rc = bench_start_directory(e);
+    int n, rc = bench_start_directory(e);
 
+    if (rc == 0 && tarn_cuda_count(&n) == 0 && n > 0)
+        rc = bench_bare_open(0, &r.bare);
     if (rc == 0)
         rc = bench_writes_client(e, NULL, &r.c);
     if (rc == 0)
@@ -196,8 +302,9 @@ int bench_writes_serve(struct bench_env *e)
         rc = serve(&r);
     struct tarn_reason why;
     tarn_reason_keep(&why, rc);
-    (void)tear_down(&r.stage); /* tarn_close() ends what could not be */
+    (void)tear_down(&r); /* tarn_close() ends what could not be */
     tarn_channel_close(r.ch);
     tarn_close(r.c);
+    bench_bare_close(r.bare);
     return tarn_reason_fail(&why);
 }
