@@ -52,27 +52,28 @@ for t in tcp shm; do
     [ "$t" = shm ] || rows 8 '"limit_Mops": '
 done
 
+# rank0_works: starts it, and waits until it has measured a row. Sets rank0 (pid).
+rank0_works()
+{
+    : >"$dir/out"
+    "$build/tarn-bench" ring --peer "$address" --transport tcp --json-dir "$dir" >"$dir/out" 2>"$dir/err" &
+    rank0=$!
+    pids="$rank0 $pids"
+    until grep -q GB/s "$dir/out"; do
+        kill -0 "$rank0" || break
+        sleep 0.1
+    done
+}
+
 # Rank 0 ends in the middle: rank 1 fails, and does not wait for ever.
 rank1
-"$build/tarn-bench" ring --peer "$address" --transport tcp --json-dir "$dir" >"$dir/out" 2>"$dir/err" &
-rank0=$!
-pids="$rank0 $pids"
-until grep -q GB/s "$dir/out"; do
-    kill -0 "$rank0" || break
-    sleep 0.1
-done
+rank0_works
 kill -9 "$rank0"
 rank1_ends 1 "something was wrong"
 
 # Rank 1 ends in the middle: so does rank 0.
 rank1
-"$build/tarn-bench" ring --peer "$address" --transport tcp --json-dir "$dir" >"$dir/out" 2>"$dir/err" &
-rank0=$!
-pids="$rank0 $pids"
-until grep -q GB/s "$dir/out"; do
-    kill -0 "$rank0" || break
-    sleep 0.1
-done
+rank0_works
 kill -9 "$rank1"
 checks=$((checks + 1))
 pids=$rank0
