@@ -39,8 +39,8 @@ cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
 cuda_src_none    := transport/cuda/cuda_none.c
 cuda_src_runtime := transport/cuda/cuda_runtime.c transport/cuda/cuda_queue.c transport/cuda/cuda_table.c transport/cuda/kernels.cu transport/cuda/table.cu
 cuda_src_standin := $(wildcard tests/standin/*.c)
-bare_src_runtime := $(addprefix client/bench/bare/bench_bare,.cu _rows.cu _ring.cu)
-bare_src_other   := $(addprefix client/bench/bare/bench_bare,_played.c _rows_played.c _ring_played.c)
+bare_src_runtime := $(addprefix client/bench/bare/bench_bare,.cu _rows.cu _ring.cu _writes.cu)
+bare_src_other   := $(addprefix client/bench/bare/bench_bare,_played.c _rows_played.c _ring_played.c _writes_played.c)
 cuda_src         := $(or $(cuda_src_$(cuda)),$(error CUDA=$(CUDA): there are auto, none and standin))
 ifeq ($(cuda),runtime)
 toolkit   := $(abspath $(shell $(NVCC) --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
@@ -172,6 +172,7 @@ LDFLAGS_test_window_faults := -Wl,--wrap=connect
 LDFLAGS_test_window_soak := -Wl,--wrap=connect
 LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
+LDFLAGS_test_forward := -Wl,--wrap=tarn_cuda_copy,--wrap=tarn_cuda_poll,--wrap=tarn_lent_take
 LDFLAGS_test_pool := -Wl,--wrap=madvise
 LDFLAGS_soak := -Wl,--wrap=connect
 define test_rule
@@ -317,7 +318,7 @@ check-rdma: all tests
 
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure, REQUIRE=gpus also with one GPU. check-standin: the same over GPUs played in shared memory.
-gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+gpu_tests := $(filter %/test_cuda_queue %/test_layouts %/test_ring %/test_tcpx_unpack %/test_window %/test_window_told %/test_forward $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: gpu-tests
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(gpu_tests)
 

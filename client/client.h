@@ -31,6 +31,7 @@
 #include "transport/transport.h"
 
 struct tarn_cache;
+struct tarn_forward;
 struct tarn_lender;
 struct tarn_reach;
 struct tarn_owed_command;
@@ -127,6 +128,8 @@ struct tarn_client {
     struct tarn_table *tables; /* all hit tables */
     pthread_mutex_t proxies_lock;
     struct tarn_proxy *proxies; /* all proxies */
+    pthread_mutex_t forwards_lock;
+    struct tarn_forward *forwards; /* all forwardings */
     pthread_mutex_t memory_lock;
     struct tarn_mr *memory; /* registered ranges */
     char *listen;           /* where the lender answers; NULL: on this host only */

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "client/cache.h"
 #include "client/check.h"
+#include "client/gpu/forwards.h"
 #include "client/gpu/proxies.h"
 #include "client/gpu/tables.h"
 #include "client/memory.h"
@@ -53,6 +54,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     pthread_mutex_init(&c->sessions_lock, NULL);
     pthread_mutex_init(&c->tables_lock, NULL);
     pthread_mutex_init(&c->proxies_lock, NULL);
+    pthread_mutex_init(&c->forwards_lock, NULL);
     pthread_mutex_init(&c->memory_lock, NULL);
     pthread_mutex_init(&c->lender_lock, NULL);
     c->monitor.wake_fd = -1;
@@ -177,6 +179,7 @@ void tarn_close(struct tarn_client *c)
         return;
     tarn_ops_stop(c);
     tarn_put_sessions_close(c);
+    tarn_forwards_close(c);
     tarn_proxies_close(c);
     tarn_tables_close(c);
     tarn_read_leases_stop(c);
@@ -198,6 +201,7 @@ void tarn_close(struct tarn_client *c)
     tarn_memory_free(c);
     pthread_mutex_destroy(&c->memory_lock);
     pthread_mutex_destroy(&c->lender_lock);
+    pthread_mutex_destroy(&c->forwards_lock);
     pthread_mutex_destroy(&c->proxies_lock);
     pthread_mutex_destroy(&c->tables_lock);
     pthread_mutex_destroy(&c->sessions_lock);

@@ -104,6 +104,11 @@ for h in $(find include base metadata transport server client tests -name '*.h' 
         ${python:+-isystem "$python"} -x c "$h" ||
         say "$h does not compile alone"
 done
+# Public ones also as C++, which includes CUDA's.
+for h in include/tarn/*.h; do
+    ! command -v "${CXX:-c++}" >/dev/null || "${CXX:-c++}" -std=c++11 -Wall -Werror -fsyntax-only -Iinclude -x c++ "$h" ||
+        say "$h does not compile as C++"
+done
 for f in $code transport/cuda/*.cu client/bench/bare/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done

@@ -42,8 +42,8 @@ LAYERS = {
     ],
     "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/faulty"],
     "client/gpu": [
-        "include/tarn", "base", "transport", "transport/cuda", "client", "client/window/move.h",
-        "client/window/reach.h",
+        "include/tarn", "base", "transport", "transport/cuda", "client", "client/window/lender.h",
+        "client/window/lent.h", "client/window/move.h", "client/window/reach.h",
     ],
     "client/window": [
         "include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda", "transport/host", "client",
@@ -66,7 +66,8 @@ BESIDES = {
     "client/cli/cli_windows.c": r"client/window/descriptor\.h",
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
-    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|client/(window/(lender|reach)|gpu/(tables|proxies))\.h",
+    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h|"
+                     r"client/(window/(lender|reach)|gpu/(tables|proxies|forwards))\.h",
 }
 
 

@@ -13,7 +13,7 @@
 struct config {
     bool help, quick;
     int64_t seconds;
-    char *json_dir, *devices, *node_devices, *transport;
+    char *json_dir, *devices, *node_devices, *transport, *listen, *peer;
 };
 
 static const struct tarn_option options[] = {
@@ -30,7 +30,13 @@ static const struct tarn_option options[] = {
      TARN_OPT_FLAG_ONLY, "RDMA devices of the node. Without it those of the clients."},
     {"transport", 0, TARN_OPT_STRING, offsetof(struct config, transport), NULL, 0, 0, "NAME",
      TARN_OPT_FLAG_ONLY,
-     "Only the rows of `peer` over this transport: shm, tcp, rdma or cuda_ipc. Without it shm and tcp."},
+     "Only the rows of `peer` over this transport: shm, tcp, rdma or cuda_ipc. Without it shm and tcp. With "
+     "--peer, "
+     "by what rank 0 writes: shm, tcp, tcpx or rdma; without it rdma where there is a device, else tcp."},
+    {"listen", 0, TARN_OPT_STRING, offsetof(struct config, listen), NULL, 0, 0, "HOST:PORT",
+     TARN_OPT_FLAG_ONLY, "ring between two hosts: where this one is reached. Without --peer it is rank 1."},
+    {"peer", 0, TARN_OPT_STRING, offsetof(struct config, peer), NULL, 0, 0, "HOST:PORT", TARN_OPT_FLAG_ONLY,
+     "ring between two hosts: this one is rank 0, and that is where rank 1 listens."},
     {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Print this and exit."},
 };
@@ -53,11 +59,19 @@ static const struct tarn_program program = {
         "on the first GPU, and between it and the second; its rows take less than half of --seconds. Nor are "
         "rows: kernels that read objects by themselves, and ring: the command ring, by which kernels ask the "
         "CPU, beside a bare one.\n\n"
+        "ring --peer has kernels, or threads where there is no GPU, write into memory of another host by "
+        "commands, beside the least code that does the same. Start rank 1 first, with ring --listen. It "
+        "verifies "
+        "every byte, and that each part comes once; else both ranks fail. It ends with rank 0. Between two "
+        "hosts "
+        "give both --listen, and the same TARN_SECRET.\n\n"
         "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
         "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
         "status 0: all "
         "was measured, whether or not targets were met; 1: something could not be.",
-    .examples = "tarn-bench shm\ntarn-bench all --quick --json-dir /tmp/results",
+    .examples = "tarn-bench shm\ntarn-bench all --quick --json-dir /tmp/results\n"
+                "tarn-bench ring --listen 10.0.0.1:7701\n"
+                "tarn-bench ring --listen 10.0.0.2:0 --peer 10.0.0.1:7701",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
 };
@@ -77,17 +91,24 @@ static const struct {
     {"ring", bench_group_ring, true},
 };
 
+static struct bench_env environment(const struct config *c)
+{
+    return (struct bench_env){.quick = c->quick,
+                              .seconds = (double)c->seconds,
+                              .json_dir = c->json_dir,
+                              .devices = c->devices,
+                              .transport = c->transport,
+                              .listen = c->listen,
+                              .peer = c->peer,
+                              .node_devices = c->node_devices ? c->node_devices : c->devices};
+}
+
 /* Runs a group in its own environment. */
 static int run_group(const struct config *c, size_t group, int *failed, int *missed)
 {
-    struct bench_env e = {.quick = c->quick,
-                          .seconds = (double)c->seconds,
-                          .json_dir = c->json_dir,
-                          .devices = c->devices,
-                          .transport = c->transport,
-                          .node_devices = c->node_devices ? c->node_devices : c->devices};
+    struct bench_env e = environment(c);
     struct bench_report *rep;
-    int rc = bench_report_new(&e, groups[group].name, &rep);
+    int rc = bench_report_new(&e, c->peer ? "ring-peer" : groups[group].name, &rep);
 
     if (rc != 0)
         return rc;
@@ -95,7 +116,7 @@ static int run_group(const struct config *c, size_t group, int *failed, int *mis
         e.seconds = 2;
     rc = bench_env_open(&e);
     if (rc == 0)
-        rc = groups[group].run(&e, rep);
+        rc = c->peer ? bench_writes_rows(&e, rep) : groups[group].run(&e, rep);
     if (rc != 0)
         fprintf(stderr, "tarn-bench: %s: %s\n", groups[group].name, tarn_last_error());
     bench_env_close(&e);
@@ -125,6 +146,32 @@ static int run(const struct config *c, const char *name)
     return rc || failed ? 1 : 0;
 }
 
+/* Rank 1 of `ring` between two hosts. */
+static int serve(const struct config *c)
+{
+    struct bench_env e = environment(c);
+    int rc = bench_env_open(&e);
+
+    if (rc == 0)
+        rc = bench_writes_serve(&e);
+    if (rc != 0)
+        fprintf(stderr, "tarn-bench: ring, rank 1: %s\n", tarn_last_error());
+    bench_env_close(&e);
+    printf(rc ? "something was wrong\n" : "done: every part came once, and every byte was right\n");
+    return rc ? 1 : 0;
+}
+
+static int run_named(const struct config *c, const char *name)
+{
+    bool remote = c->listen || c->peer;
+
+    if (remote && strcmp(name, "ring") != 0) {
+        fprintf(stderr, "tarn-bench: --listen and --peer are for ring, not for %s\n", name);
+        return 2;
+    }
+    return remote && !c->peer ? serve(c) : run(c, name);
+}
+
 int main(int argc, char **argv)
 {
     struct tarn_options_parsed parsed = {0};
@@ -143,7 +190,7 @@ int main(int argc, char **argv)
     } else if (parsed.nargs > 1) {
         fprintf(stderr, "tarn-bench: one group at a time: give " GROUP_NAMES "\n");
     } else {
-        status = run(&c, parsed.nargs ? parsed.args[0] : "all");
+        status = run_named(&c, parsed.nargs ? parsed.args[0] : "all");
     }
     tarn_buf_free(&help);
     tarn_options_free(&program, &c, &parsed);

@@ -20,6 +20,7 @@
  *   bench_gpu_copy.c   contestants that make these calls
  *   bench_ring.h       producers of command rings, which run on a GPU
  *   bench_ring_gets.h  what they ask a proxy for
+ *   bench_writes.h     the two ranks of `tarn-bench ring --peer`
  *   bench_peer.h       the two processes of `tarn-bench peer`
  *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
  *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_rows.c, bench_ring.c   the groups
@@ -96,7 +97,8 @@ struct bench_env {
     double seconds; /* approximate limit for a row */
     const char *json_dir;
     const char *devices, *node_devices; /* RDMA devices of clients and of the node; NULL: all */
-    const char *transport;              /* of the group `peer`; NULL: all */
+    const char *transport;              /* of the group `peer` and of ring --peer; NULL: all */
+    const char *listen, *peer; /* of `ring` between two hosts; peer NULL: this is rank 1, or neither */
 };
 
 int bench_env_open(struct bench_env *e);
@@ -421,6 +423,9 @@ int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
 int bench_group_rows(struct bench_env *e, struct bench_report *rep);
 int bench_group_ring(struct bench_env *e, struct bench_report *rep);
+/* `ring` between two hosts (bench_writes.h): rank 0's rows; rank 1, which serves one rank 0 to its end. */
+int bench_writes_rows(struct bench_env *e, struct bench_report *rep);
+int bench_writes_serve(struct bench_env *e);
 int bench_group_peer(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);

@@ -9,6 +9,7 @@
 #include "base/thread.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/gpu/near.h"
 #include "client/gpu/proxies.h"
 #include "client/gpu/proxy_impl.h"
 #include "client/gpu/table_impl.h"
@@ -137,21 +138,11 @@ static int start_threads(struct tarn_proxy *p)
     return rc;
 }
 
-/* Threads begin on their creator's CPUs, and a ring's memory lies near who made it. So both are made while
- * the calling thread is near the device. False: it has not moved. */
-static bool go_near(int device, cpu_set_t *before)
-{
-    char pci[TARN_CUDA_PCI];
-    cpu_set_t cpus;
-    return tarn_cuda_pci(device, pci) == 0 && sched_getaffinity(0, sizeof(*before), before) == 0 &&
-           tarn_proxy_cpus("/sys", pci, before, &cpus) && sched_setaffinity(0, sizeof(cpus), &cpus) == 0;
-}
-
 static int make_near(struct tarn_proxy *p, const struct tarn_proxy_options *o)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
     cpu_set_t before;
-    bool moved = o->device >= 0 && !(o->flags & TARN_PROXY_ANYWHERE) && go_near(o->device, &before);
+    bool moved = o->device >= 0 && !(o->flags & TARN_PROXY_ANYWHERE) && tarn_near_go(o->device, &before);
     int rc = o->device < 0 ? 0 : tarn_cuda_alloc(o->device, 1, &p->waited, handle);
     for (uint32_t i = 0; !rc && i < p->nrings; i++)
         rc = make_ring(&p->rings[i], o);

@@ -6,7 +6,6 @@
  *   proxy_serve.c   threads that take commands out of rings and complete them
  *   proxy_work.c    workers, for commands that may wait for others
  *   proxy_pages.c   the table, and gets of its pages
- *   proxy_cpus.c    which CPUs are near a device
  *
  *   taken --at once, by the ring's thread-----------------------------> complete
  *      \---- queued --taken by a worker--> carried out --> ended -------^ by the ring's thread
@@ -26,7 +25,6 @@
 #define TARN_CLIENT_GPU_PROXY_IMPL_H
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -145,10 +143,5 @@ int tarn_proxy_get_make(struct tarn_proxy *p, const struct tarn_ring_command *c,
 /* The node that a get would be served by, which tarn_get_now() has left. NULL: it is not known. */
 const struct tarn_peer_node *tarn_proxy_get_node(const struct tarn_proxy_get *g);
 int tarn_proxy_refresh(struct tarn_proxy *p, uint32_t page, uint64_t deadline_ns, struct tarn_cancel *cancel);
-
-/* --- proxy_cpus.c ------------------------------------------------------------------------------- */
-
-/* Those of `allowed` that are of the device's NUMA node. False: `sysfs` does not tell, or there are none. */
-bool tarn_proxy_cpus(const char *sysfs, const char *pci, const cpu_set_t *allowed, cpu_set_t *cpus);
 
 #endif

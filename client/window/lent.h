@@ -36,7 +36,7 @@
 
 #define TARN_LENT_SLOTS 65536
 
-#define TARN_LENT_NOTICES 1024 /* of a window, not read yet */
+#define TARN_LENT_NOTICES 1024 /* of a window, or of a lease that is forwarded; not read yet */
 
 /* A notification that nobody has taken. */
 struct tarn_lent_notice {
@@ -88,7 +88,10 @@ struct tarn_lease {
     uint64_t gen, ends_ns; /* ends_ns: 0: never */
     bool write, ended;
     bool receives;          /* it is a receive's, which is under way */
-    uint32_t pins, waiters; /* waiters: calls of tarn_expect() and tarn_submit_expect() */
+    bool forwarded;         /* its notices wait here, not in the window's queue */
+    uint32_t pins, waiters; /* waiters: calls that wait for notices of the lease */
+    struct tarn_lent_notice *notices;
+    uint32_t nnotices;
     struct tarn_lent_writer *writers;
     struct tarn_lease_name *names;
     struct tarn_runs runs; /* addresses in this process */
@@ -203,6 +206,19 @@ void tarn_lent_expect_begin(struct tarn_lent *l, struct tarn_lent_expecting *e);
 int tarn_lent_expect_look(struct tarn_lent *l, struct tarn_lent_expecting *e, uint64_t deadline_ns,
                           const struct tarn_cancel *cancel);
 void tarn_lent_expect_end(struct tarn_lent *l, struct tarn_lent_expecting *e);
+/*
+ * From now on only tarn_lent_take() gets the lease's notices, those that wait already included. BUSY: that is
+ * so already.
+ */
+int tarn_lent_forward_begin(struct tarn_lent *l, struct tarn_lease *lease);
+/* The same ends; drops notices that were not taken. */
+void tarn_lent_forward_end(struct tarn_lent *l, struct tarn_lease *lease);
+/* BUSY if that lease of the window, or any (NULL), is forwarded. */
+int tarn_lent_forward_check(struct tarn_lent *l, const struct tarn_window *w, const struct tarn_lease *lease);
+/* Waits for notices of a forwarded lease; takes the tags of the oldest, at most `room`. STALE: it has ended,
+ * and none is left. CANCELED. */
+int tarn_lent_take(struct tarn_lent *l, struct tarn_lease *lease, struct tarn_cancel *cancel, uint64_t *tags,
+                   uint32_t room, uint32_t *n_p);
 /* Notes whether a receive uses the lease. */
 void tarn_lent_receive(struct tarn_lent *l, struct tarn_lease *lease, bool under_way);
 /* Is a receive into the window under way? */

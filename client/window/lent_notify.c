@@ -28,16 +28,32 @@
 
 /* --- queues ------------------------------------------------------------------------------------- */
 
+static void unqueue(struct tarn_window *w, struct tarn_lent_notice *n)
+{
+    eventfd_t count;
+    DL_DELETE(w->notices, n);
+    if (--w->nnotices == 0)
+        eventfd_read(w->notice_fd, &count);
+}
+
 /* Takes a notice; *out may be NULL. */
 static void take(struct tarn_window *w, struct tarn_lent_notice *n, struct tarn_notification *out)
 {
-    eventfd_t count;
     if (out)
         *out = n->n;
-    DL_DELETE(w->notices, n);
+    unqueue(w, n);
     free(n);
-    if (--w->nnotices == 0)
-        eventfd_read(w->notice_fd, &count);
+}
+
+/* Takes the oldest notice of a forwarded lease. */
+static uint64_t take_oldest(struct tarn_lease *lease)
+{
+    struct tarn_lent_notice *n = lease->notices;
+    uint64_t tag = n->n.tag;
+    DL_DELETE(lease->notices, n);
+    free(n);
+    lease->nnotices--;
+    return tag;
 }
 
 void tarn_lent_tell(struct tarn_lent *l, const struct tarn_lease *lease)
@@ -57,6 +73,19 @@ void tarn_lent_drop_notices(struct tarn_window *w, const struct tarn_lease *leas
         take(w, n, NULL);
 }
 
+static void put(struct tarn_lease *lease, struct tarn_lent_notice *n)
+{
+    struct tarn_window *w = lease->window;
+    if (lease->forwarded) {
+        DL_APPEND(lease->notices, n);
+        lease->nnotices++;
+        return;
+    }
+    DL_APPEND(w->notices, n);
+    if (w->nnotices++ == 0)
+        eventfd_write(w->notice_fd, 1);
+}
+
 /* 0, AGAIN if `most` wait already, STALE, AUTH, NO_MEMORY, without a sentence. */
 static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t slot, uint64_t gen,
                const struct tarn_notify *n, uint32_t most)
@@ -68,7 +97,7 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
         return TARN_E_STALE;
     if (!g || !g->write || !writer || n->bytes > TARN_NOTIFY_MAX)
         return TARN_E_AUTH;
-    if (lease->window->nnotices >= most)
+    if ((lease->forwarded ? lease->nnotices : lease->window->nnotices) >= most)
         return TARN_E_AGAIN;
     struct tarn_lent_notice *notice = calloc(1, sizeof(*notice));
     if (!notice)
@@ -77,9 +106,7 @@ static int add(struct tarn_lent *l, uint64_t session, uint32_t window, uint32_t 
     if (n->bytes)
         memcpy(notice->n.data, n->data, n->bytes);
     memcpy(notice->n.peer, writer->peer, sizeof(notice->n.peer));
-    DL_APPEND(lease->window->notices, notice);
-    if (lease->window->nnotices++ == 0)
-        eventfd_write(lease->window->notice_fd, 1);
+    put(lease, notice);
     tarn_lent_tell(l, lease);
     return 0;
 }
@@ -246,10 +273,12 @@ int tarn_lent_guard_notify(void *arg, uint64_t session, uint32_t window, uint32_
 struct waiter {
     struct tarn_lent *lent;
     struct tarn_window *window;
-    struct tarn_lease *lease; /* of tarn_expect(); else NULL */
+    struct tarn_lease *lease; /* of tarn_expect() and a forwarding; else NULL */
     uint64_t tag;
     uint32_t n;
     struct tarn_notification *out;
+    uint64_t *tags;  /* of a forwarding: takes at most n, of whatever tag; else NULL */
+    uint32_t *taken; /* how many */
 };
 
 /* Takes the lease's notices with that tag, if there are n of them. */
@@ -267,6 +296,16 @@ static bool take_tagged(const struct waiter *w)
         n--;
     }
     return true;
+}
+
+/* Takes what a forwarding waits for, if there is any. */
+static bool take_first(const struct waiter *w)
+{
+    uint32_t n = 0;
+    while (n < w->n && w->lease->notices)
+        w->tags[n++] = take_oldest(w->lease);
+    *w->taken = n;
+    return n > 0;
 }
 
 static int writer_lost(const struct tarn_lease *lease)
@@ -289,9 +328,11 @@ static int look(const struct waiter *w)
         take(w->window, w->window->notices, w->out);
         return 0;
     }
-    if (take_tagged(w))
+    if (w->tags ? take_first(w) : take_tagged(w))
         return 0;
-    int rc = w->lease->ended ? tarn_lent_stale(w->window->index, w->lease->slot) : writer_lost(w->lease);
+    int rc = w->lease->ended ? tarn_lent_stale(w->window->index, w->lease->slot)
+             : w->tags       ? 0
+                             : writer_lost(w->lease);
     return rc ? rc : TARN_E_AGAIN;
 }
 
@@ -377,6 +418,63 @@ int tarn_lent_expect(struct tarn_lent *l, struct tarn_lease *lease, uint64_t tag
     const uint32_t window = w.window->index, slot = lease->slot;
     int rc = await(&w, deadline_ns, cancel);
     return rc == TARN_E_TIMEOUT ? not_in_time(window, slot, n, tag) : rc;
+}
+
+/* --- forwarding --------------------------------------------------------------------------------- */
+
+/* Moves the lease's notices from the window's queue to its own. */
+static void take_over(struct tarn_lease *lease)
+{
+    struct tarn_lent_notice *n, *next;
+    DL_FOREACH_SAFE(lease->window->notices, n, next)
+    if (n->n.lease == lease) {
+        unqueue(lease->window, n);
+        put(lease, n);
+    }
+}
+
+int tarn_lent_forward_begin(struct tarn_lent *l, struct tarn_lease *lease)
+{
+    pthread_mutex_lock(&l->lock);
+    bool taken = lease->forwarded;
+    lease->forwarded = true;
+    if (!taken)
+        take_over(lease);
+    pthread_mutex_unlock(&l->lock);
+    return taken ? tarn_fail(TARN_E_BUSY,
+                             "window %u lease %u: is forwarded already: free that forwarding first",
+                             lease->window->index, lease->slot)
+                 : 0;
+}
+
+void tarn_lent_forward_end(struct tarn_lent *l, struct tarn_lease *lease)
+{
+    pthread_mutex_lock(&l->lock);
+    while (lease->notices)
+        take_oldest(lease);
+    lease->forwarded = false;
+    pthread_mutex_unlock(&l->lock);
+}
+
+int tarn_lent_forward_check(struct tarn_lent *l, const struct tarn_window *w, const struct tarn_lease *lease)
+{
+    const struct tarn_lease *at;
+    pthread_mutex_lock(&l->lock);
+    DL_FOREACH (w->leases, at)
+        if (at->forwarded && (!lease || at == lease))
+            break;
+    pthread_mutex_unlock(&l->lock);
+    return at ? tarn_fail(TARN_E_BUSY, "window %u lease %u: is forwarded: free the forwarding first",
+                          w->index, at->slot)
+              : 0;
+}
+
+int tarn_lent_take(struct tarn_lent *l, struct tarn_lease *lease, struct tarn_cancel *cancel, uint64_t *tags,
+                   uint32_t room, uint32_t *n_p)
+{
+    const struct waiter w = {
+        .lent = l, .window = lease->window, .lease = lease, .n = room, .tags = tags, .taken = n_p};
+    return await(&w, UINT64_MAX, cancel);
 }
 
 /* --- waiting without a thread ------------------------------------------------------------------- */

@@ -186,6 +186,8 @@ int tarn_recall(struct tarn_lease *l, uint32_t timeout_ms)
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
     struct tarn_cancel *cancel = tarn_client_cancel(c, &own);
     if (!rc)
+        rc = tarn_lent_forward_check(&l->window->lender->lent, l->window, l);
+    if (!rc)
         rc = tarn_lender_recall(l, deadline, cancel);
     if (!rc)
         end_lease(l, deadline, cancel);
@@ -203,6 +205,8 @@ int tarn_window_close(struct tarn_window *w, uint32_t timeout_ms)
     if (!rc && tarn_lent_receives(&w->lender->lent, w))
         rc = tarn_fail(TARN_E_BUSY, "window %u: a receive into it is under way: cancel it, or wait for it",
                        w->index);
+    if (!rc)
+        rc = tarn_lent_forward_check(&w->lender->lent, w, NULL);
     while (!rc && w->leases) {
         struct tarn_lease *lease = w->leases;
         rc = tarn_lender_recall(lease, deadline, cancel);

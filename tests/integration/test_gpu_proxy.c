@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include "client/gpu/proxy_impl.h"
+#include "client/gpu/near.h"
 #include "client/gpu/table_impl.h"
 #include "tests/proxy_scene.h"
 #include "tests/standin/cuda_standin.h"
@@ -476,7 +476,7 @@ static int near(const char *root, const char *node, const char *list, int allowe
             CPU_SET(i, &allowed);
     write_file(root, "bus/pci/devices/0000:0a:00.0/numa_node", node);
     write_file(root, "devices/system/node/node1/cpulist", list);
-    if (!tarn_proxy_cpus(root, "0000:0a:00.0", &allowed, &cpus))
+    if (!tarn_near_cpus(root, "0000:0a:00.0", &allowed, &cpus))
         return -1;
     for (size_t i = 0; i < 16; i++)
         mask |= CPU_ISSET(i, &cpus) ? 1 << i : 0;
@@ -490,7 +490,7 @@ static void cpus_near_a_device(void **state)
     cpu_set_t all, cpus;
     (void)state;
     memset(&all, 0xff, sizeof(all));
-    assert_false(tarn_proxy_cpus(root, "0000:0a:00.0", &all, &cpus));
+    assert_false(tarn_near_cpus(root, "0000:0a:00.0", &all, &cpus));
     assert_int_equal(near(root, "1\n", "0-3,8,10-11\n", 0xffff), 0xd0f);
     assert_int_equal(near(root, "1\n", "0-3,8,10-11\n", 0x806), 0x806); /* of those that are allowed */
     assert_int_equal(near(root, "1\n", "5\n", 0xffff), 0x20);

@@ -3,7 +3,7 @@
 # make check-rdma: runs the tests that need RDMA in VMs with RDMA. Counts as tests/run.sh does.
 #   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts unit (all); TARN_BUILD: the build folder
 #     one    one VM, both sides on one device: the transport's unit tests, the conformance suite over pools and
-#            windows, the tests of windows
+#            windows, the tests of windows, writes of kernels played by threads
 #     faults one VM: all kinds of memory and sizes, restarts, connects and closes, verified gets
 #     wire   one VM with two rails that can be pulled: faults with packets in flight
 #     hosts  two VMs: a node in one, clients in the other
@@ -54,7 +54,7 @@ tally()
 one()
 {
     vm 2400 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
-        tests/rdma-vm/conformance.sh tests/rdma-vm/windows.sh
+        tests/rdma-vm/conformance.sh tests/rdma-vm/windows.sh tests/rdma-vm/writes.sh
 }
 
 faults()

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/gpu/near.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "client/gpu/proxy_impl.h"
+#include "transport/cuda/cuda.h"
 
 /* The file's first line. */
 static bool read_line(const char *path, char *line, size_t bytes)
@@ -30,7 +32,7 @@ static bool parse_cpus(const char *list, cpu_set_t *cpus)
     return true;
 }
 
-bool tarn_proxy_cpus(const char *sysfs, const char *pci, const cpu_set_t *allowed, cpu_set_t *cpus)
+bool tarn_near_cpus(const char *sysfs, const char *pci, const cpu_set_t *allowed, cpu_set_t *cpus)
 {
     char path[256], line[4096];
     cpu_set_t of_node;
@@ -44,4 +46,12 @@ bool tarn_proxy_cpus(const char *sysfs, const char *pci, const cpu_set_t *allowe
         return false;
     CPU_AND(cpus, &of_node, allowed);
     return CPU_COUNT(cpus) > 0;
+}
+
+bool tarn_near_go(int device, cpu_set_t *before)
+{
+    char pci[TARN_CUDA_PCI];
+    cpu_set_t cpus;
+    return tarn_cuda_pci(device, pci) == 0 && sched_getaffinity(0, sizeof(*before), before) == 0 &&
+           tarn_near_cpus("/sys", pci, before, &cpus) && sched_setaffinity(0, sizeof(cpus), &cpus) == 0;
 }
