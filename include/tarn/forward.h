@@ -52,12 +52,16 @@ TARN_DEV int tarn_dev_arrivals_wait(const struct tarn_arrivals *a, const uint64_
         if (polls % TARN_ARRIVALS_POLLS != 0)
             continue;
         rc = (int)tarn_dev_load32(a->state);
+        if (rc != 0) {
+            tarn_dev_fence_loads(); /* what was counted before the end counts */
+            return tarn_dev_load64(at) < count ? rc : 0;
+        }
 #ifndef TARN_DEV_GPU
         sched_yield();
 #endif
         uint64_t now = tarn_dev_now();
         start = start ? start : now;
-        if (rc == 0 && now - start >= timeout_ns)
+        if (now - start >= timeout_ns)
             rc = TARN_E_TIMEOUT;
     }
     return rc;
