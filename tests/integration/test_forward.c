@@ -15,7 +15,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include <tarn/forward.h>
 
@@ -23,7 +22,6 @@
 #include "client/window/lender.h"
 #include "tests/device.h"
 #include "tests/standin/cuda_standin.h"
-#include "tests/transports.h"
 #include "tests/window_pair.h"
 
 #define LONG_NS (60 * TARN_NS_PER_S)
@@ -35,10 +33,7 @@
 /* Copies of one launch have no order, so they must not overlap. */
 static _Atomic bool overlapped;
 
-int __real_tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n,
-                          size_t *taken);
-int __wrap_tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n,
-                          size_t *taken);
+__typeof__(tarn_cuda_copy) __real_tarn_cuda_copy, __wrap_tarn_cuda_copy;
 int __wrap_tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n,
                           size_t *taken)
 {
@@ -52,8 +47,7 @@ int __wrap_tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piec
 /* While `stuck`, copies seem not to end, as if a kernel that waits filled the GPU. */
 static _Atomic bool stuck, was_stuck;
 
-int __real_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-int __wrap_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
+__typeof__(tarn_cuda_poll) __real_tarn_cuda_poll, __wrap_tarn_cuda_poll;
 int __wrap_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
 {
     was_stuck = stuck;
@@ -64,10 +58,7 @@ int __wrap_tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
  * memory: it sees by this what a reader has read before the part is written again. */
 static _Atomic uint64_t reads;
 
-int __real_tarn_lent_take(struct tarn_lent *l, struct tarn_lease *lease, struct tarn_cancel *cancel,
-                          uint64_t *tags, uint32_t room, uint32_t *n_p);
-int __wrap_tarn_lent_take(struct tarn_lent *l, struct tarn_lease *lease, struct tarn_cancel *cancel,
-                          uint64_t *tags, uint32_t room, uint32_t *n_p);
+__typeof__(tarn_lent_take) __real_tarn_lent_take, __wrap_tarn_lent_take;
 int __wrap_tarn_lent_take(struct tarn_lent *l, struct tarn_lease *lease, struct tarn_cancel *cancel,
                           uint64_t *tags, uint32_t room, uint32_t *n_p)
 {
@@ -216,7 +207,9 @@ struct play {
     struct rig *g;
     uint64_t n;
     _Atomic uint64_t checked[PARTS];
-    _Atomic int wrong;
+    _Atomic(const char *) wrong; /* what went wrong first */
+    int rc;
+    uint64_t number; /* a tag or count */
 };
 
 struct actor {
@@ -231,18 +224,29 @@ static uint64_t times_of(const struct play *y, uint32_t part)
     return (y->n + y->g->parts - 1 - part) / y->g->parts;
 }
 
+static void wrong(struct play *y, const char *what, int rc, uint64_t number)
+{
+    const char *right = NULL;
+    if (!atomic_compare_exchange_strong(&y->wrong, &right, what))
+        return;
+    y->rc = rc;
+    y->number = number;
+}
+
 static void *read_part(void *arg)
 {
     const struct actor *x = arg;
     struct play *y = x->play;
     for (uint64_t k = 1; k <= times_of(y, x->number) && !y->wrong; k++) {
-        if (tarn_dev_wait_part(&y->g->a, x->number, k, LONG_NS))
-            y->wrong = 1;
+        uint64_t tag = (k - 1) * y->g->parts + x->number + 1;
+        int rc = tarn_dev_wait_part(&y->g->a, x->number, k, LONG_NS);
         tarn_dev_fence();
-        if (tarn_dev_load64(&y->g->a.counts[x->number]) != k)
-            y->wrong = 2;
-        if (!is_there(y->g, (k - 1) * y->g->parts + x->number + 1))
-            y->wrong = 3;
+        if (rc)
+            wrong(y, "a wait", rc, tag);
+        else if (tarn_dev_load64(&y->g->a.counts[x->number]) != k)
+            wrong(y, "a count", 0, tag);
+        else if (!is_there(y->g, tag))
+            wrong(y, "a part's bytes", 0, tag);
         reads++;
         y->checked[x->number] = k;
     }
@@ -253,7 +257,7 @@ static void await_reader(struct play *y, uint32_t part, uint64_t k)
 {
     for (uint64_t until = tarn_now_ns() + LONG_NS; y->checked[part] < k && !y->wrong; sched_yield())
         if (tarn_now_ns() > until)
-            y->wrong = 4;
+            wrong(y, "a reader", TARN_E_TIMEOUT, k);
 }
 
 static void *write_parts(void *arg)
@@ -264,11 +268,13 @@ static void *write_parts(void *arg)
     for (uint64_t tag = x->number + 1; tag <= y->n && !y->wrong; tag += WRITERS) {
         uint64_t before = tag > g->slots ? tag - g->slots : 0; /* in this slot */
         await_reader(y, (uint32_t)((tag - 1) % g->parts), (tag - 1) / g->parts);
-        if (before && tarn_dev_wait_part(&g->a, (uint32_t)((before - 1) % g->parts),
-                                         (before - 1) / g->parts + 1, LONG_NS))
-            y->wrong = 5;
-        if (!y->wrong && write_tag(g, x->reach, tag))
-            y->wrong = 6;
+        int rc = before ? tarn_dev_wait_part(&g->a, (uint32_t)((before - 1) % g->parts),
+                                             (before - 1) / g->parts + 1, LONG_NS)
+                        : 0;
+        if (rc)
+            wrong(y, "a writer's wait", rc, before);
+        if (!y->wrong && (rc = write_tag(g, x->reach, tag)) != 0)
+            wrong(y, "a write", rc, tag);
     }
     return NULL;
 }
@@ -289,7 +295,8 @@ static void play(struct rig *g, uint64_t n, struct tarn_reach *other)
         pthread_join(writers[i].thread, NULL);
     for (uint32_t i = 0; i < g->parts; i++)
         pthread_join(readers[i].thread, NULL);
-    assert_int_equal(y.wrong, 0);
+    if (y.wrong)
+        fail_msg("%s: %s, tag %llu", y.wrong, tarn_error_name(y.rc), (unsigned long long)y.number);
     must_arrive(g, n);
 }
 
@@ -307,6 +314,9 @@ static void each_part_arrives_once(void **state)
         struct rig g;
         start(&g, p, gpu, cases[i].slots, cases[i].parts, cases[i].bytes);
         struct tarn_reach *r = window_reach(&other, g.lease);
+        /* Over soft-RoCE two that connect at once may take longer than a write has. */
+        assert_int_equal(window_move(g.reach, true, p->own, 1, 0), 0);
+        assert_int_equal(window_move(r, true, p->own, 1, 0), 0);
         play(&g, cases[i].n, r);
         tarn_reach_free(r);
         end(&g);
@@ -338,13 +348,12 @@ static void *pour(void *arg)
 /* What was told before the forwarding begins arrives, too, and nothing is lost where the queue was full. */
 static void more_than_the_queue(void **state)
 {
-    enum { MANY = 4096 };
     const struct window_pair *p = *state;
     EACH_FINAL(gpu)
     {
         struct rig g;
         struct flood f = {.g = &g, .n = 3000};
-        prepare(&g, p, gpu, MANY, MANY, 64);
+        prepare(&g, p, gpu, 4096, 4096, 64);
         assert_int_equal(pthread_create(&f.thread, NULL, pour, &f), 0);
         HARNESS_UNTIL(f.full, 60000);
         begin(&g);
@@ -577,7 +586,6 @@ static void waits_have_a_time(void **state)
     assert_int_equal(tarn_dev_wait_part(&g.a, 0, 1, TARN_NS_PER_MS), TARN_E_TIMEOUT);
     assert_int_equal(tarn_dev_wait_parts(&g.a, 1, TARN_NS_PER_MS), TARN_E_TIMEOUT);
     assert_int_equal(tarn_dev_wait_part(&g.a, 4, 1, TARN_NS_PER_MS), TARN_E_INVALID);
-    assert_int_equal(tarn_dev_wait_part(&g.a, 4, 0, TARN_NS_PER_MS), TARN_E_INVALID);
     end(&g);
 }
 
