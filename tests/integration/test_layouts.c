@@ -546,6 +546,32 @@ static void wrong_pages(void **state)
     assert_as_model(p);
 }
 
+/* Many pages are looked at together. */
+static void a_wrong_page_among_many(void **state)
+{
+    enum { MANY = 300 };
+    static const uint64_t sizes[] = {1, 5, 1ull << 31, (1ull << 31) + 1, 1ull << 32};
+    static const uint32_t wrong[] = {1, 5, 1u << 31, (1u << 31) + 1, UINT32_MAX};
+    uint32_t pages[MANY];
+    char text[32];
+    (void)state;
+    for (size_t s = 0; s < 5; s++) {
+        const struct tarn_layout l = {.npages = sizes[s]};
+        for (uint32_t i = 0; i < MANY; i++)
+            pages[i] = (uint32_t)(sizes[s] - 1);
+        assert_int_equal(tarn_layout_check("get", 0, &l, pages, MANY), 0);
+        for (uint32_t i = 0; i < 5 * MANY; i++) {
+            uint32_t at = i / 5, right = pages[at];
+            pages[at] = wrong[i % 5];
+            bool is_wrong = pages[at] >= l.npages;
+            snprintf(text, sizeof(text), "page %u is %u:", at, pages[at]);
+            assert_int_equal(tarn_layout_check("get", 0, &l, pages, MANY), is_wrong ? TARN_E_INVALID : 0);
+            assert_true(!is_wrong || strstr(tarn_last_error(), text));
+            pages[at] = right;
+        }
+    }
+}
+
 /* Arrays in several memories. */
 static void mixed_memory_is_refused(void **state)
 {
@@ -645,6 +671,7 @@ int main(int argc, char **argv)
         GPU(wrong_layouts),
         SHM(wrong_pages),
         GPU(wrong_pages),
+        cmocka_unit_test(a_wrong_page_among_many),
         GPU(mixed_memory_is_refused),
         TCP(registered_memory_in_use),
         SHM(pools_out_of_reach),
