@@ -16,6 +16,10 @@
 #include "client/bench/bench_bare.h"
 #include "client/bench/bench_ring.h"
 
+#ifndef TARN_DEV_GPU
+#include <time.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -88,6 +92,18 @@ TARN_DEV void bench_writes_look(const struct bench_writes_task *t, struct bench_
     }
 }
 
+/* Threads that wait leave the CPU to those who work. */
+TARN_DEV void bench_writes_pause(const struct tarn_ring_patience *w)
+{
+#ifdef TARN_DEV_GPU
+    (void)w;
+#else
+    const struct timespec nap = {.tv_nsec = 20000};
+    if (w->polls % (4 * TARN_RING_POLLS) == 0)
+        nanosleep(&nap, NULL);
+#endif
+}
+
 /* Waits until at most so many commands are under way, and rank 1 has verified so many parts. */
 TARN_DEV void bench_writes_await(const struct bench_writes_task *t, struct bench_writes_state *s,
                                  uint64_t under_way, uint64_t credit)
@@ -104,6 +120,7 @@ TARN_DEV void bench_writes_await(const struct bench_writes_task *t, struct bench
         if (s->seen != seen || s->credit != had)
             w.polls = 0;
         s->rc = tarn_dev_ring_over(&t->ring, &w);
+        bench_writes_pause(&w);
     }
 }
 
