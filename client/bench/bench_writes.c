@@ -12,7 +12,7 @@
 #include "transport/cuda/cuda.h"
 
 #define RINGS_MAX 8
-#define QUICKER 4
+#define QUICKER 8
 
 struct plan {
     const char *note;

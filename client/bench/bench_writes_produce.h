@@ -16,6 +16,10 @@
 #include "client/bench/bench_bare.h"
 #include "client/bench/bench_ring.h"
 
+#ifndef TARN_DEV_GPU
+#include <time.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -88,6 +92,18 @@ TARN_DEV void bench_writes_look(const struct bench_writes_task *t, struct bench_
     }
 }
 
+/* Threads that wait leave the CPU to those who work. */
+TARN_DEV void bench_writes_pause(const struct tarn_ring_patience *w)
+{
+#ifdef TARN_DEV_GPU
+    (void)w;
+#else
+    const struct timespec nap = {.tv_nsec = 20000};
+    if (w->polls % (4 * TARN_RING_POLLS) == 0)
+        nanosleep(&nap, NULL);
+#endif
+}
+
 /* Waits until at most so many commands are under way, and rank 1 has verified so many parts. */
 TARN_DEV void bench_writes_await(const struct bench_writes_task *t, struct bench_writes_state *s,
                                  uint64_t under_way, uint64_t credit)
@@ -104,6 +120,7 @@ TARN_DEV void bench_writes_await(const struct bench_writes_task *t, struct bench
         if (s->seen != seen || s->credit != had)
             w.polls = 0;
         s->rc = tarn_dev_ring_over(&t->ring, &w);
+        bench_writes_pause(&w);
     }
 }
 
@@ -119,9 +136,10 @@ TARN_DEV void bench_writes_push(const struct bench_writes_task *t, struct bench_
     s->rc = tarn_dev_ring_push(&s->p, &c, BENCH_RING_LIMIT_NS, &number);
 }
 
-/* One part. All threads. */
-TARN_DEV void bench_writes_part(const struct bench_writes_task *t, struct bench_writes_state *s,
-                                uint64_t count)
+/* One part. All threads; they get the same result, for thread 0 changes s->rc only outside of the barriers.
+ */
+TARN_DEV int bench_writes_part(const struct bench_writes_task *t, struct bench_writes_state *s,
+                               uint64_t count)
 {
     uint32_t words = t->bytes / 8;
     bool leads = BENCH_WRITES_THREAD == 0;
@@ -130,15 +148,16 @@ TARN_DEV void bench_writes_part(const struct bench_writes_task *t, struct bench_
         bench_writes_await(t, s, t->one_by_one ? 0 : t->ring.size - 1,
                            count > t->slots ? count - t->slots : 0);
     BENCH_WRITES_BARRIER();
+    int rc = s->rc;
     uint64_t *source = t->sources + (s->p.tail & (t->ring.size - 1)) * words;
-    if (s->rc == 0)
+    if (rc == 0)
         for (uint32_t i = BENCH_WRITES_THREAD; i < words; i += BENCH_WRITES_THREADS)
             source[i] = bench_pattern_word(count, i);
     tarn_dev_fence();
     BENCH_WRITES_BARRIER();
-    if (leads && s->rc == 0)
+    if (leads && rc == 0)
         bench_writes_push(t, s, source, count);
-    BENCH_WRITES_BARRIER();
+    return rc;
 }
 
 TARN_DEV void bench_writes_begin(const struct bench_writes_task *t, struct bench_writes_state *s)
@@ -163,12 +182,12 @@ TARN_DEV void bench_writes_end(const struct bench_writes_task *t, struct bench_w
 TARN_DEV void bench_writes_produce(const struct bench_writes_task *t, struct bench_writes_state *s)
 {
     uint64_t ticks = bench_ring_ticks(), ns = tarn_dev_now();
+    int rc = 0;
 
     if (BENCH_WRITES_THREAD == 0)
         bench_writes_begin(t, s);
-    BENCH_WRITES_BARRIER();
-    for (uint64_t i = 0; s->rc == 0 && i < t->parts; i++)
-        bench_writes_part(t, s, bench_writes_count(t, i));
+    for (uint32_t i = 0; rc == 0 && i < t->parts; i++)
+        rc = bench_writes_part(t, s, bench_writes_count(t, i));
     if (BENCH_WRITES_THREAD == 0)
         bench_writes_end(t, s, ticks, ns);
 }

@@ -73,6 +73,12 @@ struct tarn_proxy_get {
     uint8_t key[TARN_KEY_MAX];
 };
 
+/* What a WRITE moves and tells. */
+struct tarn_proxy_write {
+    struct tarn_piece piece;
+    struct tarn_notify notify;
+};
+
 struct tarn_proxy_thread {
     struct tarn_proxy *proxy;
     struct tarn_proxy_ring *rings;
@@ -94,6 +100,8 @@ struct tarn_proxy_worker {
     const struct tarn_peer_node *node; /* of its works */
     struct tarn_proxy_work *works[TARN_PROXY_TOGETHER];
     struct tarn_proxy_get gets[TARN_PROXY_TOGETHER];
+    struct tarn_proxy_write writes[TARN_PROXY_TOGETHER];
+    struct tarn_reason untold; /* why a WRITE must tell again */
 };
 
 struct tarn_proxy {

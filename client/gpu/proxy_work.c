@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Workers carry out commands that may wait for Redis, for nodes and for peers. A worker takes queued GETs
- * from one node into host memory together: their transfers share links, and none waits for another.
+ * from one node into host memory together, and WRITEs to one reach: their transfers share links, and none
+ * waits for another. Each ends by itself.
  *
  * A silent node holds up workers until the client's patience with it ends. So only a few of them work for one
  * node at a time, and commands for it wait while the others go on. Commands whose node is not known yet count
@@ -22,6 +23,10 @@
 #define TELL_AGAIN_MS 1
 /* With less time left, a telling might be cut short and be in doubt. */
 #define TELL_NS (50 * TARN_NS_PER_MS)
+/* WRITEs go together up to so many bytes; those of more than one worker move at once. */
+#define WRITES_BYTES (4u << 20)
+/* They have one deadline. */
+#define ALIKE_NS (100 * TARN_NS_PER_MS)
 
 void tarn_proxy_queue(struct tarn_proxy *p, struct tarn_proxy_work *w)
 {
@@ -111,30 +116,84 @@ static void run_gets(struct tarn_proxy_worker *w, uint32_t n)
 
 /* --- WRITE -------------------------------------------------------------------------------------- */
 
-static int write_and_tell(struct tarn_proxy_worker *w, const struct tarn_proxy_work *work)
+/* One that nobody was told of waits for tell_again(). */
+static void wrote(void *arg, size_t i, int status)
 {
-    const struct tarn_ring_command *c = &work->command;
-    const struct tarn_piece piece = {.addr = (void *)(uintptr_t)c->address, .bytes = c->bytes};
-    const struct tarn_notify notify = {.tag = c->notify}, *tell = c->notify ? &notify : NULL;
-    struct tarn_move m = {.pieces = &piece, .npieces = 1, .offset = c->offset};
-    struct tarn_reach *r = w->proxy->reaches[c->index];
-    if (!tarn_proxy_memory_of(w->proxy, c))
-        return TARN_E_INVALID;
-    int rc = tarn_move_tell(r, &m, 1, tell, work->deadline_ns, &w->cancel);
+    struct tarn_proxy_worker *w = arg;
+    if (status == TARN_E_AGAIN) {
+        tarn_reason_keep(&w->untold, status);
+        return;
+    }
+    end(w->works[i], status);
+    w->works[i] = NULL;
+}
+
+/* The bytes are in place. */
+static void tell_again(struct tarn_proxy_worker *w, struct tarn_proxy_work *work)
+{
+    const struct tarn_notify notify = {.tag = work->command.notify};
+    struct tarn_reach *r = w->proxy->reaches[work->command.index];
+    int rc = TARN_E_AGAIN;
     while (rc == TARN_E_AGAIN && tarn_cancel_pause(&w->cancel, work->deadline_ns - TELL_NS, TELL_AGAIN_MS))
-        rc = tarn_move_tell(r, NULL, 0, tell, work->deadline_ns, &w->cancel);
-    return rc;
+        rc = tarn_move_tell(r, NULL, 0, &notify, work->deadline_ns, &w->cancel);
+    end(work, rc == TARN_E_AGAIN ? tarn_reason_fail(&w->untold) : rc);
+}
+
+static struct tarn_told_move move_of(const struct tarn_ring_command *c, struct tarn_proxy_write *w)
+{
+    w->piece = (struct tarn_piece){.addr = (void *)(uintptr_t)c->address, .bytes = c->bytes};
+    w->notify = (struct tarn_notify){.tag = c->notify};
+    return (struct tarn_told_move){.move = {.pieces = &w->piece, .npieces = 1, .offset = c->offset},
+                                   .notify = c->notify ? &w->notify : NULL};
+}
+
+static void run_writes(struct tarn_proxy_worker *w, uint32_t taken)
+{
+    struct tarn_told_move moves[TARN_PROXY_TOGETHER];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < taken; i++) {
+        struct tarn_proxy_work *work = w->works[i];
+        if (!tarn_proxy_memory_of(w->proxy, &work->command)) {
+            end(work, TARN_E_INVALID);
+            continue;
+        }
+        moves[n] = move_of(&work->command, &w->writes[n]);
+        w->works[n++] = work;
+    }
+    if (n == 0)
+        return;
+    const struct tarn_proxy_work *first = w->works[0];
+    struct tarn_reach *r = w->proxy->reaches[first->command.index];
+    tarn_move_each(r, moves, n, first->deadline_ns, &w->cancel, wrote, w);
+    for (uint32_t i = 0; i < n; i++)
+        if (w->works[i])
+            tell_again(w, w->works[i]);
 }
 
 /* --- the worker --------------------------------------------------------------------------------- */
 
-/* May it be carried out together with others of its node? */
-static bool has_company(const struct tarn_proxy *p, const struct tarn_proxy_work *w)
+static bool is_into_host(const struct tarn_proxy *p, const struct tarn_proxy_work *w)
 {
-    if (w->command.op != TARN_RING_GET)
-        return false;
     const struct tarn_proxy_memory *m = tarn_proxy_memory_of(p, &w->command);
     return m && m->gpu == 0;
+}
+
+static bool are_alike(const struct tarn_proxy_work *a, const struct tarn_proxy_work *b)
+{
+    uint64_t apart =
+        a->deadline_ns > b->deadline_ns ? a->deadline_ns - b->deadline_ns : b->deadline_ns - a->deadline_ns;
+    return a->command.index == b->command.index && apart <= ALIKE_NS;
+}
+
+/* May they be carried out together? */
+static bool go_together(const struct tarn_proxy *p, const struct tarn_proxy_work *a,
+                        const struct tarn_proxy_work *b)
+{
+    if (a->command.op != b->command.op)
+        return false;
+    if (a->command.op == TARN_RING_WRITE)
+        return are_alike(a, b);
+    return a->command.op == TARN_RING_GET && a->node == b->node && is_into_host(p, a) && is_into_host(p, b);
 }
 
 /* The first command for whose node another worker may work, or NULL. The lock is held. */
@@ -155,13 +214,20 @@ static struct tarn_proxy_work *choose(const struct tarn_proxy *p)
 static uint32_t take(struct tarn_proxy_worker *w, struct tarn_proxy_work *chosen)
 {
     struct tarn_proxy *p = w->proxy;
-    struct tarn_proxy_work *work = chosen, *next;
-    bool together = has_company(p, chosen);
+    struct tarn_proxy_work *work, *next;
+    uint64_t bytes = chosen->command.bytes;
+    bool writes = chosen->command.op == TARN_RING_WRITE;
     uint32_t n = 0;
-    for (; work && n < TARN_PROXY_TOGETHER; work = together ? next : NULL) {
+    next = chosen->next;
+    DL_DELETE(p->queued, chosen);
+    w->works[n++] = chosen;
+    while ((work = next) && n < TARN_PROXY_TOGETHER) {
         next = work->next;
-        if (work != chosen && (work->node != chosen->node || !has_company(p, work)))
+        if (!go_together(p, chosen, work))
             continue;
+        bytes += work->command.bytes;
+        if (writes && bytes > WRITES_BYTES)
+            break;
         DL_DELETE(p->queued, work);
         w->works[n++] = work;
     }
@@ -178,7 +244,7 @@ static void run(struct tarn_proxy_worker *w, uint32_t n)
         run_gets(w, n);
         break;
     case TARN_RING_WRITE:
-        end(first, write_and_tell(w, first));
+        run_writes(w, n);
         break;
     default: /* REFRESH */
         end(first, tarn_proxy_refresh(w->proxy, first->command.index, first->deadline_ns, &w->cancel));

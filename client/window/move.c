@@ -9,6 +9,9 @@
  * Small submitted reads that a worker finds queued share a flight and a link (run_together()). Each has its
  * own deadline and cancel. What does not go through at once, because a link must be opened, breaks or is
  * closed for another read's sake, is queued again and runs alone.
+ *
+ * Writes that each tell something (tarn_move_each()) share a flight, too. Such a write is never repeated when
+ * its link was closed: unlike one that is alone on its link, it may have told already.
  */
 #include "client/window/move.h"
 
@@ -34,9 +37,10 @@ struct job {
     struct tarn_way way;
     uint64_t tried; /* as in struct tarn_choice */
     bool flying;
-    bool again;                /* the token was shown again */
-    bool revived;              /* it is tried once more, since the lender still answers */
-    struct tarn_operation *op; /* run_together(): ends with the job */
+    bool again;                       /* the token was shown again */
+    bool revived;                     /* it is tried once more, since the lender still answers */
+    struct tarn_operation *op;        /* run_together(): ends with the job */
+    const struct tarn_notify *notify; /* tarn_move_each(): goes with the job; NULL: nothing */
 };
 
 struct batch {
@@ -50,7 +54,9 @@ struct batch {
     size_t n;
     struct tarn_reason why; /* of the first job that failed */
     const struct tarn_notify *notify;
-    bool untold; /* the notification went with the last job in vain, since the queue was full */
+    bool untold;          /* the notification went with the last job in vain, since the queue was full */
+    tarn_moved_fn *moved; /* tarn_move_each(): told of each end; else NULL */
+    void *arg;
 };
 
 static void finish(struct batch *b, struct job *j, int status)
@@ -59,6 +65,8 @@ static void finish(struct batch *b, struct job *j, int status)
     j->move->status = status;
     if (status && !b->why.code)
         tarn_reason_keep(&b->why, status);
+    if (b->moved)
+        b->moved(b->arg, (size_t)(j - b->jobs), status);
 }
 
 /* --- posting ------------------------------------------------------------------------------------ */
@@ -100,10 +108,12 @@ static int unreachable(const struct batch *b, const struct job *j)
     return tarn_link_unreachable(lender, b->write, j->x.work.gpu);
 }
 
-/* Does the notification go with this job? The others have ended. */
-static bool carries(const struct batch *b, const struct job *j)
+/* What goes with this job. That of the whole call goes with the last one: the others have ended. */
+static const struct tarn_notify *told_with(const struct batch *b, const struct job *j)
 {
-    return b->notify && !b->why.code && j == &b->jobs[b->n - 1];
+    if (b->moved)
+        return j->notify;
+    return !b->why.code && j == &b->jobs[b->n - 1] ? b->notify : NULL;
 }
 
 /* Waits for the keeper's word on a lender that has just failed. */
@@ -117,7 +127,7 @@ static bool answers(const struct batch *b)
 static void post(struct batch *b, struct job *j)
 {
     while (answers(b) && choose(b, j)) {
-        j->x.work.notify = carries(b, j) ? b->notify : NULL;
+        j->x.work.notify = told_with(b, j);
         int rc = tarn_flight_post(&b->flight, j->way.side, &j->x, UINT64_MAX);
         j->flying = rc == 0;
         if (rc == 0)
@@ -146,6 +156,8 @@ static int in_doubt(const struct batch *b, int code, const char *what)
 static bool may_repeat(const struct batch *b, const struct job *j)
 {
     bool cut_off = j->x.fl && !j->x.fl->loose && (j->way.side->ops->caps & TARN_CAP_ONE_SIDED);
+    if (b->moved && b->n > 1 && j->notify)
+        return false;
     return (!b->write || cut_off) && tarn_now_ns() < b->deadline_ns;
 }
 
@@ -200,6 +212,14 @@ static void note_transport(const struct batch *b, const struct job *j)
         atomic_store(&b->reach->together, both);
 }
 
+static int untold(const struct batch *b)
+{
+    return tarn_peer_node_fail(
+        b->reach->lender, TARN_E_AGAIN,
+        "its queue of notifications is full: the bytes are in place, so tell again with a "
+        "write of no moves");
+}
+
 static void done(struct batch *b, struct job *j)
 {
     int status = j->x.work.status;
@@ -207,7 +227,7 @@ static void done(struct batch *b, struct job *j)
     case 0:
         note_transport(b, j);
         b->untold = j->x.work.untold;
-        finish(b, j, 0);
+        finish(b, j, b->moved && b->untold ? untold(b) : 0);
         break;
     case TARN_E_NOT_REACHABLE: /* by this transport */
     case TARN_E_UNAVAILABLE:
@@ -315,6 +335,16 @@ static void end_jobs(struct batch *b)
         landed(b, TARN_CONTAINER_OF(x, struct job, x));
 }
 
+/* Ends all; what still flies then is canceled. */
+static void end_batch(struct batch *b)
+{
+    end_jobs(b);
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].flying)
+            finish(b, &b->jobs[i], in_doubt(b, TARN_E_CANCELED, "canceled"));
+    tarn_flight_end(&b->flight);
+}
+
 static void run(struct batch *b)
 {
     tarn_flight_init(&b->flight, b->reach->client, b->cancel);
@@ -322,11 +352,25 @@ static void run(struct batch *b)
     begin_jobs(b, 0, last);
     end_jobs(b);
     begin_jobs(b, last, b->n);
-    end_jobs(b);
-    for (size_t i = 0; i < b->n; i++)
-        if (b->jobs[i].flying)
-            finish(b, &b->jobs[i], in_doubt(b, TARN_E_CANCELED, "canceled"));
-    tarn_flight_end(&b->flight);
+    end_batch(b);
+}
+
+/* Several such works together would be copied by a kernel, which waits for kernels that fill the GPU. */
+static bool is_copied_by_gpu(const struct batch *b, const struct job *j)
+{
+    return j->flying && (j->x.work.gpu || b->reach->descriptor.gpu) &&
+           !(j->way.side->ops->caps & TARN_CAP_KEYS);
+}
+
+static void run_each(struct batch *b)
+{
+    tarn_flight_init(&b->flight, b->reach->client, b->cancel);
+    for (size_t i = 0; i < b->n; i++) {
+        begin_jobs(b, i, i + 1);
+        if (is_copied_by_gpu(b, &b->jobs[i]))
+            end_jobs(b);
+    }
+    end_batch(b);
 }
 
 static int check(const struct tarn_reach *r, const struct tarn_move *moves, size_t n,
@@ -360,14 +404,6 @@ static int begin(struct call *k, const struct tarn_move_options *given)
     if (!rc)
         rc = check(k->reach, k->moves, k->n, &k->options, k->write);
     return rc ? rc : tarn_client_enter(k->reach->client);
-}
-
-static int untold(const struct batch *b)
-{
-    return tarn_peer_node_fail(
-        b->reach->lender, TARN_E_AGAIN,
-        "its queue of notifications is full: the bytes are in place, so tell again with a "
-        "write of no moves");
 }
 
 static int run_call(void *arg, uint64_t deadline_ns, struct tarn_cancel *cancel)
@@ -407,6 +443,33 @@ int tarn_move_tell(struct tarn_reach *r, struct tarn_move *moves, size_t n, cons
     struct call k = {.reach = r, .moves = moves, .n = n, .write = true, .options.notify = notify};
     int rc = check(r, moves, n, &k.options, true);
     return rc ? rc : run_call(&k, deadline_ns, cancel);
+}
+
+void tarn_move_each(struct tarn_reach *r, struct tarn_told_move *moves, size_t n, uint64_t deadline_ns,
+                    struct tarn_cancel *cancel, tarn_moved_fn *moved, void *arg)
+{
+    const struct tarn_move_options none = {.size = sizeof none};
+    struct job *jobs = calloc(n, sizeof(*jobs));
+    struct batch b = {.reach = r,
+                      .write = true,
+                      .deadline_ns = deadline_ns,
+                      .cancel = cancel,
+                      .jobs = jobs,
+                      .n = n,
+                      .moved = moved,
+                      .arg = arg};
+    int rc = jobs ? check(r, &moves[0].move, n, &none, true)
+                  : tarn_fail(TARN_E_NO_MEMORY, "write: out of memory for %zu items", n);
+    tarn_seen_clear(&b.seen);
+    for (size_t i = 0; i < n; i++) {
+        if (rc)
+            moved(arg, i, rc);
+        else
+            jobs[i] = (struct job){.move = &moves[i].move, .notify = moves[i].notify};
+    }
+    if (!rc)
+        run_each(&b);
+    free(jobs);
 }
 
 static int move(struct call *k, const struct tarn_move_options *given)

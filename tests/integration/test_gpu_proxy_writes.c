@@ -22,11 +22,11 @@
 enum { RINGS = 2, SIZE = 8, EACH = 600, PART = 256 };
 #define TAG 0xfffffffeu /* no other notification has it */
 
-/* A lease and a proxy of the peer that reaches it. */
+/* Two leases and a proxy of the peer that reaches them. Most tests need only the first. */
 struct rig {
     const struct window_pair *pair;
-    struct tarn_lease *lease;
-    struct tarn_reach *reach;
+    struct tarn_lease *lease, *other;
+    struct tarn_reach *reach, *other_reach;
     struct tarn_proxy *proxy;
     struct tarn_ring_producer ring; /* ring 0, open */
 };
@@ -34,8 +34,12 @@ struct rig {
 static void open_rig(struct rig *g, const struct window_pair *p, uint32_t lease_flags, uint32_t timeout_ms)
 {
     struct tarn_ring ring;
-    *g = (struct rig){.pair = p, .lease = window_lease(p, NULL, 0, lease_flags)};
+    *g = (struct rig){.pair = p,
+                      .lease = window_lease(p, NULL, 0, lease_flags),
+                      .other = window_lease(p, NULL, 0, lease_flags)};
     g->reach = window_reach(p, g->lease);
+    g->other_reach = window_reach(p, g->other);
+    struct tarn_reach *const reaches[] = {g->reach, g->other_reach};
     const struct tarn_proxy_range range = {p->own, WINDOW_ROOM};
     const struct tarn_proxy_options o = {.size = sizeof(o),
                                          .device = -1,
@@ -44,8 +48,8 @@ static void open_rig(struct rig *g, const struct window_pair *p, uint32_t lease_
                                          .timeout_ms = timeout_ms,
                                          .ranges = &range,
                                          .nranges = 1,
-                                         .reaches = &g->reach,
-                                         .nreaches = 1};
+                                         .reaches = reaches,
+                                         .nreaches = 2};
     if (tarn_proxy_new(p->peer, &o, &g->proxy))
         fail_msg("a proxy: %s", tarn_last_error());
     assert_int_equal(tarn_proxy_ring(g->proxy, 0, &ring), 0);
@@ -56,6 +60,7 @@ static void close_rig(struct rig *g)
 {
     tarn_proxy_free(g->proxy);
     tarn_reach_free(g->reach);
+    tarn_reach_free(g->other_reach);
 }
 
 static struct tarn_ring_command write_of(const void *from, uint32_t bytes, uint32_t offset, uint32_t notify)
@@ -149,7 +154,7 @@ static void wrong_writes(void **state)
         {write_of(p->own + WINDOW_ROOM - 1, 2, 0, 1), TARN_E_INVALID},
         {write_of(p->own, 0, 0, 1), TARN_E_INVALID},
         {write_of(NULL, 1, 0, 1), TARN_E_INVALID},
-        {{.op = TARN_RING_WRITE, .bytes = 1, .address = (uintptr_t)p->own, .index = 1}, TARN_E_INVALID},
+        {{.op = TARN_RING_WRITE, .bytes = 1, .address = (uintptr_t)p->own, .index = 2}, TARN_E_INVALID},
         {{.op = TARN_RING_GET, .bytes = 1, .address = (uintptr_t)p->own}, TARN_E_INVALID}, /* no table */
         {{.op = TARN_RING_REFRESH}, TARN_E_INVALID},
     };
@@ -274,6 +279,98 @@ static void a_full_queue(void **state)
     close_rig(&g);
 }
 
+/* --- together ----------------------------------------------------------------------------------- */
+
+/* Has both workers of the lender wait for room in its full queue: what is pushed next is queued together. */
+static void hold_up(struct rig *g)
+{
+    window_fill(g->pair, g->reach);
+    const struct tarn_ring_command c = write_of(g->pair->own, 1, 0, TAG);
+    push(g, &c);
+    push(g, &c);
+}
+
+/* Takes what is told until all of `tags` were, each once, and TAG twice. Odd ones are the first lease's. */
+static void assert_told_all(const struct rig *g, const uint64_t *tags, size_t n)
+{
+    uint32_t told[8] = {0}, mine = 0;
+    struct tarn_notification got;
+    for (size_t left = n + 2; left > 0;) {
+        if (tarn_notification_next(g->pair->window, 20000, &got))
+            fail_msg("%zu are not told: %s", left, tarn_last_error());
+        left -= got.tag == TAG;
+        mine += got.tag == TAG;
+        for (size_t i = 0; i < n; i++) {
+            if (got.tag != tags[i])
+                continue;
+            assert_ptr_equal(got.lease, got.tag % 2 ? g->lease : g->other);
+            told[i]++;
+            left--;
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(told[i], 1);
+    assert_int_equal(mine, 2);
+}
+
+/* Writes that go together each have their own status and notification. */
+static void writes_that_go_together(void **state)
+{
+    const struct window_pair *p = *state;
+    struct rig g;
+    open_rig(&g, p, TARN_LEASE_WRITE, 60000);
+    const struct {
+        struct tarn_ring_command c;
+        int status;
+    } mixed[] = {
+        {write_of(p->own + 1000, 1000, 1000, 0xffff0001), 0},
+        {write_of(p->own, 2, WINDOW_ROOM - 1, 0xffff0002), TARN_E_SIZE},
+        {write_of(p->own + 3000, 500, 3000, 0), 0},
+        {write_of(p->own - 1, 2, 0, 0xffff0003), TARN_E_INVALID},
+        {write_of(p->own + 4000, 1, 4000, 0xffff0007), 0},
+        {write_of(p->own + 5000, 3000, 5000, 0xffff0005), 0},
+    };
+    const uint64_t told[] = {0xffff0001, 0xffff0007, 0xffff0005};
+    for (uint32_t round = 0; round < 5; round++) {
+        uint64_t numbers[WINDOW_COUNT(mixed)];
+        memset(p->memory, 0, WINDOW_ROOM);
+        hold_up(&g);
+        for (size_t i = 0; i < WINDOW_COUNT(mixed); i++)
+            numbers[i] = push(&g, &mixed[i].c);
+        assert_told_all(&g, told, WINDOW_COUNT(told));
+        for (size_t i = 0; i < WINDOW_COUNT(mixed); i++)
+            if (status_of(&g, numbers[i]) != mixed[i].status)
+                fail_msg("write %zu: %s", i, tarn_error_name(status_of(&g, numbers[i])));
+        assert_memory_equal(p->memory + 1000, p->own + 1000, 1000);
+        assert_memory_equal(p->memory + 3000, p->own + 3000, 500);
+        assert_memory_equal(p->memory + 4000, p->own + 4000, 1);
+        assert_memory_equal(p->memory + 5000, p->own + 5000, 3000);
+        assert_int_equal(p->memory[WINDOW_ROOM - 1], 0);
+        assert_nothing_told(&g);
+    }
+    close_rig(&g);
+}
+
+static void writes_to_two_leases(void **state)
+{
+    const struct window_pair *p = *state;
+    uint64_t numbers[6], tags[6];
+    struct rig g;
+    open_rig(&g, p, TARN_LEASE_WRITE, 60000);
+    hold_up(&g);
+    for (uint32_t i = 0; i < 6; i++) {
+        tags[i] = 0xffff0001 + i;
+        struct tarn_ring_command c = write_of(p->own + 1000 * i, 1000, 1000 * i, (uint32_t)tags[i]);
+        c.index = i % 2;
+        numbers[i] = push(&g, &c);
+    }
+    assert_told_all(&g, tags, 6);
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(status_of(&g, numbers[i]), 0);
+    assert_memory_equal(p->memory, p->own, 6000);
+    close_rig(&g);
+}
+
 /* The client closes while writes are under way and nobody takes what is told. */
 static void a_client_that_closes(void **state)
 {
@@ -290,6 +387,7 @@ static void a_client_that_closes(void **state)
     assert_true(k.rc == 0 || k.rc == TARN_E_CANCELED);
     tarn_close(p->peer); /* frees the proxy */
     tarn_reach_free(g.reach);
+    tarn_reach_free(g.other_reach);
     p->peer = world_client(p->w, p->over);
 }
 
@@ -299,6 +397,8 @@ static void a_client_that_closes(void **state)
     T(wrong_writes) \
     T(each_count_is_told_once) \
     T(a_full_queue) \
+    T(writes_that_go_together) \
+    T(writes_to_two_leases) \
     T(a_client_that_closes)
 
 int main(int argc, char **argv)

@@ -19,8 +19,9 @@
  * notification, and says so (tarn_work.untold). Receives are posted again before places count as popped
  * (rdma_node_inbox.h), so a free place always comes with a receive.
  *
- * A work with a notification is the only one on its link until it is done (client/window/move.c). So if the
- * link ends with AGAIN, its notification has not been carried out, and the work can be repeated.
+ * A work with a notification that is alone on its link until it is done can be repeated if the link ends with
+ * AGAIN: its notification has not been carried out. Where there are others on the link, that is not known
+ * (client/window/move.c).
  */
 #include <arpa/inet.h>
 #include <stdatomic.h>
