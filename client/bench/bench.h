@@ -133,6 +133,10 @@ int bench_client(const struct bench_env *e, const char *transports, struct tarn_
 
 /* Set by SIGINT and SIGTERM; rows then end with CANCELED. */
 bool bench_interrupted(void);
+
+/* Sends or receives all bytes of the vector, which it changes, by a bare socket (bench_loop.c). */
+struct iovec;
+int bench_transfer(int fd, struct iovec *v, size_t n, bool out);
 void bench_catch_signals(void);
 
 /* --- loads (bench_load.c) ----------------------------------------------------------------------- */

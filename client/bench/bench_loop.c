@@ -38,16 +38,17 @@ _Static_assert(sizeof(struct frame) == 48, "as large as a frame of the tcp trans
 
 /* --- sockets ------------------------------------------------------------------------------------ */
 
-/* Sends or receives all bytes of the vector. Changes the vector. */
-static int transfer(int fd, struct iovec *v, size_t n, bool out)
+int bench_transfer(int fd, struct iovec *v, size_t n, bool out)
 {
     while (n > 0) {
         struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
         ssize_t moved = out ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_WAITALL);
         if (moved < 0 && errno == EINTR && !bench_interrupted())
             continue;
-        if (moved <= 0)
-            return tarn_fail(TARN_E_SYSTEM, "the bare socket loop: %s: %m", out ? "send" : "receive");
+        if (moved == 0)
+            return tarn_fail(TARN_E_NODE_DOWN, "the bare socket: the other side has closed it");
+        if (moved < 0)
+            return tarn_fail(TARN_E_SYSTEM, "the bare socket: %s: %m", out ? "send" : "receive");
         size_t rest = (size_t)moved;
         for (; n > 0 && rest >= v->iov_len; v++, n--)
             rest -= v->iov_len;
@@ -61,12 +62,12 @@ static int transfer(int fd, struct iovec *v, size_t n, bool out)
 
 static int send_all(int fd, void *data, size_t bytes)
 {
-    return transfer(fd, &(struct iovec){data, bytes}, 1, true);
+    return bench_transfer(fd, &(struct iovec){data, bytes}, 1, true);
 }
 
 static int receive_all(int fd, void *data, size_t bytes)
 {
-    return transfer(fd, &(struct iovec){data, bytes}, 1, false);
+    return bench_transfer(fd, &(struct iovec){data, bytes}, 1, false);
 }
 
 /* The FORCE options exceed net.core.*mem_max if we have the right to. */
@@ -110,7 +111,7 @@ static int serve_gets(const struct loop_connection *c, const struct frame *first
             return TARN_E_INVALID;
         v[i] = (struct iovec){c->region + f[i].offset, f[i].bytes};
     }
-    return transfer(c->fd, v, first->more + 1, true);
+    return bench_transfer(c->fd, v, first->more + 1, true);
 }
 
 static int serve_frame(const struct loop_connection *c, struct frame *f)
@@ -221,7 +222,7 @@ static int loop_put_op(void *arg, uint32_t thread, size_t i)
     for (size_t k = first; rc == 0 && k < end; k++) {
         struct frame f = {.op = ASK_PUT, .offset = k * p->load->bytes, .bytes = p->load->bytes};
         struct iovec v[2] = {{&f, sizeof f}, {bench_load_pieces(p->load, k)->addr, f.bytes}};
-        rc = transfer(p->fds[thread], v, 2, true);
+        rc = bench_transfer(p->fds[thread], v, 2, true);
     }
     for (size_t k = first; rc == 0 && k < end; k++) {
         struct frame answer;
@@ -245,7 +246,7 @@ static int loop_get_op(void *arg, uint32_t thread, size_t i)
         v[k] = (struct iovec){bench_load_pieces(p->load, first + k)->addr, p->load->bytes};
     }
     int rc = send_all(p->fds[thread], f, n * sizeof f[0]);
-    return rc ? rc : transfer(p->fds[thread], v, n, false);
+    return rc ? rc : bench_transfer(p->fds[thread], v, n, false);
 }
 
 static int loop_begin(void *arg, uint64_t round)

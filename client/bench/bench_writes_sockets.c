@@ -28,33 +28,11 @@ struct bench_wire {
 
 /* --- sockets ------------------------------------------------------------------------------------ */
 
-/* Sends or receives all bytes of the vector, which it changes. */
-static int transfer(int fd, struct iovec *v, size_t n, bool out)
-{
-    while (n > 0) {
-        struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
-        ssize_t moved = out ? sendmsg(fd, &m, MSG_NOSIGNAL) : recvmsg(fd, &m, MSG_WAITALL);
-        if (moved < 0 && errno == EINTR && !bench_interrupted())
-            continue;
-        if (moved == 0)
-            return tarn_fail(TARN_E_NODE_DOWN, "the bare socket: the other rank has closed it");
-        if (moved < 0)
-            return tarn_fail(TARN_E_SYSTEM, "the bare socket: %s: %m", out ? "send" : "receive");
-        for (; n > 0 && (size_t)moved >= v->iov_len; v++, n--)
-            moved -= (ssize_t)v->iov_len;
-        if (n > 0) {
-            v->iov_base = (char *)v->iov_base + moved;
-            v->iov_len -= (size_t)moved;
-        }
-    }
-    return 0;
-}
-
 static int move(const struct bench_wire *w, uint64_t *count, void *part, bool out)
 {
     struct iovec v[2] = {{count, sizeof *count}, {part, part ? w->shape.bytes : 0}};
 
-    return transfer(w->socket, v, part ? 2 : 1, out);
+    return bench_transfer(w->socket, v, part ? 2 : 1, out);
 }
 
 /* From here on it blocks, but no longer than for a part. */
