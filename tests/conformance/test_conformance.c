@@ -22,8 +22,9 @@
 #include "tests/conformance/lender.h"
 #include "tests/conformance/windows.h"
 
-#define VERSION_MS 10  /* how long a version lives when a fault delays its readers by 3 ms */
-#define VERSION_PUTS 3 /* how long a version lives otherwise, in times of a put: readers meet several */
+#define VERSION_MS 10       /* how long a version lives when a fault delays its readers by 3 ms */
+#define VERSION_PUTS 3      /* how long a version lives otherwise, in times of a put: readers meet several */
+#define VERSION_MAX_MS 1000 /* also after a put that took long: readers must meet the next */
 
 static struct fixture fixtures[2][2]; /* [window][gpu_pool] */
 static const char *self;
@@ -37,10 +38,10 @@ static void replace_always(struct place *p, bool slowly)
     for (uint64_t v = 1;; v++) {
         uint64_t begun_ns = tarn_now_ns();
         put_these(p, "contested", data[v % 2], 2 * MIB);
-        uint64_t pause_ns = VERSION_PUTS * (tarn_now_ns() - begun_ns);
+        uint64_t pause_ms = VERSION_PUTS * (tarn_now_ns() - begun_ns) / TARN_NS_PER_MS + 1;
         if (v == 1)
             dprintf(STDOUT_FILENO, "ready\n");
-        poll(NULL, 0, slowly ? VERSION_MS : (int)(pause_ns / 1000000) + 1);
+        poll(NULL, 0, slowly ? VERSION_MS : pause_ms < VERSION_MAX_MS ? (int)pause_ms : VERSION_MAX_MS);
     }
 }
 
