@@ -73,11 +73,12 @@ static void put_half(struct place *p)
 
 /*
  * test_conformance --peer REDIS TRANSPORT DEVICE WHAT [LENDER]: acts as the second process in a case. Prints
- * "ready" once it has begun. Works until it is killed or done.
+ * "ready" once it has begun. Works until it is killed or done. Deadlines are not what it tests, so its own
+ * are long.
  */
 static int peer_main(char **argv)
 {
-    struct way w = {.transport = argv[3], .timeout_ms = WAY_TIMEOUT_MS, .device = atoi(argv[4])};
+    struct way w = {.transport = argv[3], .timeout_ms = HARNESS_TIMEOUT_MS, .device = atoi(argv[4])};
     struct place p = {.seed = 1};
     const char *what = argv[5];
     place_open(&p, &w, argv[2], argv[6]);
