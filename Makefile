@@ -295,8 +295,7 @@ in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rd
 # These measure times, of which a sanitizer's build says nothing.
 not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh
 # ThreadSanitizer delivers page faults too late for the handlers of the first. The second looks at memory while it is
-# written. In the third a peer writes into memory again once it has read, in memory that both share, that it may: of that
-# order the sanitizer sees nothing.
+# written. In the third, two processes take turns by a counter in shared memory: the sanitizer reports that as a race.
 ifneq ($(findstring thread,$(SANITIZE)),)
 not_sanitized += $(B)/tests/test_store_rules $(B)/tests/test_window_rules tests/integration/test_bench_ring_peer.sh
 endif

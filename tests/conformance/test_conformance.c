@@ -73,8 +73,8 @@ static void put_half(struct place *p)
 
 /*
  * test_conformance --peer REDIS TRANSPORT DEVICE WHAT [LENDER]: acts as the second process in a case. Prints
- * "ready" once it has begun. Works until it is killed or done. Deadlines are not what it tests, so its own
- * are long.
+ * "ready" once it has begun. Works until it is killed or done. Its deadlines are long: a loaded host must
+ * not end it.
  */
 static int peer_main(char **argv)
 {
