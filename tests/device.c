@@ -244,6 +244,13 @@ struct late *late_begin(struct stream *s)
     return l;
 }
 
+struct late *late_begin_spinning(struct stream *s)
+{
+    struct late *l = pinned_new(sizeof(*l));
+    stream_spin(s, &l->word);
+    return l;
+}
+
 void late_end(struct late *l)
 {
     __atomic_store_n(&l->word, 1, __ATOMIC_RELEASE);

@@ -14,16 +14,15 @@ extern "C" {
 
 struct stream;
 
-/* Rows of objects, all of whose 32-bit words are the object's version. All memory is the device's, but
- * `most`, which is pinned. */
+/* Rows of objects, all of whose 32-bit words are the object's version. All memory is the device's. */
 struct rows_check {
     const uint32_t *rows;
     const int32_t *status;
     const uint8_t *to; /* the rows, one behind the other */
     uint32_t n, row_bytes, rows_per_page;
-    const uint32_t
-        *least; /* by page: the version that a get must find at least; as it was before the gather */
-    const uint32_t *most; /* by page: the newest that has been begun; as it is now */
+    /* By page: the version that a get must find at least, as it was before the gather; and the newest that
+     * had been begun when the gather had ended. */
+    const uint32_t *least, *most;
     unsigned long long *good, *stale, *wrong, *other; /* counts are added */
 };
 

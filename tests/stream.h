@@ -33,14 +33,17 @@ void stream_event_free(void *event) __attribute__((weak));
 bool stream_is_idle(struct stream *s) __attribute__((weak));
 /* Work given to the stream from now on begins only when the word, in pinned memory, is 1. */
 void stream_hold(struct stream *s, const uint32_t *word) __attribute__((weak));
+/* The same by a kernel that runs meanwhile: what the driver does only when no kernel runs waits for it. */
+void stream_spin(struct stream *s, const uint32_t *word) __attribute__((weak));
 
 void *managed_new(size_t bytes) __attribute__((weak));
 void managed_free(void *addr, size_t bytes) __attribute__((weak));
 
-/* A kernel that runs until late_end() (tests/device.c). Work given to the stream after it begins only
- * then. */
+/* Work given to the stream from now on begins only with late_end() (tests/device.c): by stream_hold() and by
+ * stream_spin(). */
 struct late;
 struct late *late_begin(struct stream *s);
+struct late *late_begin_spinning(struct stream *s);
 void late_end(struct late *l);
 /* Call this once the stream is idle. */
 void late_free(struct late *l);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/gpu/ring.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -19,12 +20,13 @@ struct shared {
 
 struct tarn_ring_consumer {
     struct tarn_ring shared; /* as producers see it */
+    uint64_t head;           /* number of the next command */
+    uint64_t done;           /* as published */
+    _Atomic uint32_t state;  /* as published */
+    uint32_t under_way;      /* of those in [done, head) */
+    uint32_t rows, ranges;   /* limits of indexes */
     struct shared *memory;
-    uint64_t head;         /* number of the next command */
-    uint64_t done;         /* as published */
-    uint32_t under_way;    /* of those in [done, head) */
-    uint32_t rows, ranges; /* limits of indexes */
-    size_t bytes;          /* of memory */
+    size_t bytes; /* of memory */
     bool pinned;
     uint64_t completed[]; /* a bit for each slot: completed, and not yet counted by done */
 };
@@ -121,8 +123,8 @@ const struct tarn_ring *tarn_ring_shared(const struct tarn_ring_consumer *r)
 static void end_ring(struct tarn_ring_consumer *r, int code)
 {
     uint32_t works = 0;
-    __atomic_compare_exchange_n(&r->memory->state, &works, (uint32_t)code, false, __ATOMIC_RELEASE,
-                                __ATOMIC_RELAXED);
+    if (atomic_compare_exchange_strong(&r->state, &works, (uint32_t)code))
+        tarn_dev_store32(&r->memory->state, (uint32_t)code);
 }
 
 void tarn_ring_abort(struct tarn_ring_consumer *r)
@@ -132,7 +134,7 @@ void tarn_ring_abort(struct tarn_ring_consumer *r)
 
 static int check_state(const struct tarn_ring_consumer *r)
 {
-    int state = (int)tarn_dev_load32(&r->memory->state);
+    int state = (int)r->state;
     if (state == 0)
         return 0;
     return tarn_fail(state, "ring: %s: make another",
@@ -141,23 +143,43 @@ static int check_state(const struct tarn_ring_consumer *r)
 
 /* --- take --------------------------------------------------------------------------------------- */
 
-enum half_is { EMPTY, THERE, FOREIGN };
-
-/* Copies the half if it belongs to the next command. One look at b, so a producer that never rests is not
- * waited for. */
-static enum half_is look(const struct tarn_ring_consumer *r, uint32_t which, struct tarn_half *out)
+static int broken(struct tarn_ring_consumer *r, const struct tarn_half half[2])
 {
-    uint64_t n = r->head;
-    uint32_t size = r->shared.size;
-    const struct tarn_half *at = &r->shared.slots[2 * (n & (size - 1)) + which];
+    end_ring(r, TARN_E_PROTOCOL);
+    return tarn_fail(TARN_E_PROTOCOL,
+                     "ring: command %llu: stamps %#x and %#x in its slot, not %#x: write to the ring only by "
+                     "tarn_dev_ring_push(), one thread at a time",
+                     (unsigned long long)r->head, (uint32_t)(half[0].b >> 32), (uint32_t)(half[1].b >> 32),
+                     tarn_ring_stamp(r->head));
+}
 
-    out->b = tarn_dev_load64(&at->b);
-    uint32_t stamp = (uint32_t)(out->b >> 32);
-    if (stamp == tarn_ring_stamp(n)) {
-        out->a = tarn_dev_load64(&at->a);
-        return THERE;
+/* Whether a half with this b may lie in the slot while the next command does not: it is of the round before.
+ */
+static bool is_older(const struct tarn_ring_consumer *r, uint64_t b)
+{
+    uint64_t n = r->head, size = r->shared.size, stamp = b >> 32;
+    return stamp == 0 || (n >= size && stamp == tarn_ring_stamp(n - size));
+}
+
+/*
+ * Copies the next command's halves. One look at each b, so a producer that never rests is not waited for.
+ * AGAIN: one is not there.
+ */
+static int look(struct tarn_ring_consumer *r, struct tarn_half half[2])
+{
+    uint64_t stamp = tarn_ring_stamp(r->head);
+    const struct tarn_half *at = &r->shared.slots[2 * (r->head & (r->shared.size - 1))];
+
+    for (int i = 0; i < 2; i++) {
+        half[i].b = tarn_dev_load64(&at[i].b);
+        half[i].a = tarn_dev_load64(&at[i].a);
     }
-    return stamp == 0 || (n >= size && stamp == tarn_ring_stamp(n - size)) ? EMPTY : FOREIGN;
+    bool first = half[0].b >> 32 == stamp, second = half[1].b >> 32 == stamp;
+    if (first && second)
+        return 0;
+    if ((first || is_older(r, half[0].b)) && (second || is_older(r, half[1].b)))
+        return TARN_E_AGAIN;
+    return broken(r, half);
 }
 
 static struct tarn_ring_command decode(const struct tarn_half half[2])
@@ -210,16 +232,6 @@ static int check_command(const struct tarn_ring_consumer *r, uint64_t n, const s
     return rc ? rc : check_move(n, c);
 }
 
-static int broken(struct tarn_ring_consumer *r, const struct tarn_half half[2])
-{
-    end_ring(r, TARN_E_PROTOCOL);
-    return tarn_fail(TARN_E_PROTOCOL,
-                     "ring: command %llu: stamps %#x and %#x in its slot, not %#x: write to the ring only by "
-                     "tarn_dev_ring_push(), one thread at a time",
-                     (unsigned long long)r->head, (uint32_t)(half[0].b >> 32), (uint32_t)(half[1].b >> 32),
-                     tarn_ring_stamp(r->head));
-}
-
 int tarn_ring_take(struct tarn_ring_consumer *r, struct tarn_ring_command *c, uint64_t *number_p)
 {
     struct tarn_half half[2];
@@ -229,22 +241,17 @@ int tarn_ring_take(struct tarn_ring_consumer *r, struct tarn_ring_command *c, ui
         return rc;
     if (r->head - r->done == r->shared.size)
         return TARN_E_AGAIN; /* whatever a producer wrote there, it had no room */
-    enum half_is first = look(r, 0, &half[0]), second = look(r, 1, &half[1]);
-    if (first == FOREIGN || second == FOREIGN)
-        return broken(r, half);
-    if (first == EMPTY || second == EMPTY)
-        return TARN_E_AGAIN;
+    rc = look(r, half);
+    if (rc != 0)
+        return rc;
     uint64_t number = r->head++;
     r->under_way++;
     *number_p = number;
-    struct tarn_ring_command taken = decode(half);
-    rc = check_command(r, number, &taken);
-    if (rc != 0) {
+    *c = decode(half);
+    rc = check_command(r, number, c);
+    if (rc != 0)
         tarn_ring_complete(r, number, rc);
-        return rc;
-    }
-    *c = taken;
-    return 0;
+    return rc;
 }
 
 /* --- complete ----------------------------------------------------------------------------------- */
@@ -256,17 +263,14 @@ static uint64_t *completed_word(struct tarn_ring_consumer *r, uint64_t number, u
     return &r->completed[slot / 64];
 }
 
-/* Publishes how many commands have completed without a gap. */
+/* Counts the command `done`, and those behind it that had completed before it. */
 static void count(struct tarn_ring_consumer *r)
 {
-    uint64_t before = r->done, bit, *word;
+    uint64_t bit, *word;
 
-    while (r->done < r->head && (*(word = completed_word(r, r->done, &bit)) & bit)) {
+    while (++r->done < r->head && (*(word = completed_word(r, r->done, &bit)) & bit))
         *word &= ~bit;
-        r->done++;
-    }
-    if (r->done != before)
-        tarn_dev_store64(&r->memory->done, r->done);
+    tarn_dev_store64(&r->memory->done, r->done);
 }
 
 int tarn_ring_complete(struct tarn_ring_consumer *r, uint64_t number, int status)
@@ -276,11 +280,13 @@ int tarn_ring_complete(struct tarn_ring_consumer *r, uint64_t number, int status
     if (number < r->done || number >= r->head || (*word & bit))
         return tarn_fail(TARN_E_INVALID, "ring: command %llu is not under way: complete what was taken, once",
                          (unsigned long long)number);
-    *word |= bit;
     r->under_way--;
     tarn_dev_store64(&r->shared.statuses[number & (r->shared.size - 1)],
                      (uint64_t)tarn_ring_stamp(number) << 32 | (uint32_t)status);
-    count(r);
+    if (number == r->done)
+        count(r);
+    else
+        *word |= bit;
     return 0;
 }
 

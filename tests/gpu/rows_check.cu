@@ -20,9 +20,19 @@ static __global__ void check(struct rows_check c)
     right = __all_sync(~0u, right);
     if (lane > 0)
         return;
-    const uint32_t most = ((const volatile uint32_t *)c.most)[page];
-    right &= status || (word[0] >= c.least[page] && word[0] <= most);
+    right &= status || (word[0] >= c.least[page] && word[0] <= c.most[page]);
     atomicAdd(status == TARN_E_STALE ? c.stale : status ? c.other : right ? c.good : c.wrong, 1ull);
+}
+
+static __global__ void spin(const volatile uint32_t *word)
+{
+    while (!*word)
+        ;
+}
+
+extern "C" void stream_spin(struct stream *s, const uint32_t *word)
+{
+    spin<<<1, 1, 0, (cudaStream_t)stream_handle(s)>>>(word);
 }
 
 extern "C" void rows_check(struct stream *s, const struct rows_check *c)

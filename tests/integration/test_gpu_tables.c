@@ -143,15 +143,20 @@ static struct tarn_gather gather_of(const struct scene *s, uint32_t n, uint32_t 
                                 .status = s->status};
 }
 
-/* Gathers the rows; their statuses and bytes are in s->got and s->bytes then. */
+/* Gathers the rows; their statuses and bytes are in s->got and s->bytes then. A kernel runs when the gather
+ * is given: a driver that still had to load one would wait for it. */
 static void gather(struct scene *s, const uint32_t *rows, const struct tarn_gather *g)
 {
     device_write(s->device, s->rows, rows, g->n * sizeof(*rows));
     device_set(s->device, s->to, 0xee, (g->n - 1) * g->stride + g->row_bytes);
     device_set(s->device, s->status, 0x55, g->n * sizeof(*s->status));
-    if (tarn_table_gather(s->table, g, stream_handle(s->stream)))
+    struct late *l = late_begin_spinning(s->stream);
+    int rc = tarn_table_gather(s->table, g, stream_handle(s->stream));
+    late_end(l);
+    if (rc)
         fail_msg("a gather: %s", tarn_last_error());
     stream_settle(s->stream);
+    late_free(l);
     device_read(s->device, s->got, s->status, g->n * sizeof(*s->status));
     device_read(s->device, s->bytes, s->to, (g->n - 1) * g->stride + g->row_bytes);
 }

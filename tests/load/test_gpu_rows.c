@@ -44,7 +44,7 @@ struct storm {
     /* pinned: by key; what a get that begins now finds at least, and the newest that has been begun */
     uint32_t *least, *most;
     /* of the device */
-    uint32_t *rows, *least_before;
+    uint32_t *rows, *least_before, *most_after;
     int32_t *status;
     uint8_t *to;
     unsigned long long *counts; /* good, stale, wrong, other */
@@ -108,6 +108,7 @@ static void make(struct storm *st)
     memset(st->most, 0, 4096);
     st->rows = device_alloc(st->device, SETS * ROWS * sizeof(*rows));
     st->least_before = device_alloc(st->device, KEYS * sizeof(uint32_t));
+    st->most_after = device_alloc(st->device, KEYS * sizeof(uint32_t));
     st->status = device_alloc(st->device, ROWS * sizeof(int32_t));
     st->to = device_alloc(st->device, ROWS * ROW);
     st->counts = device_alloc(st->device, 4 * sizeof(*st->counts));
@@ -127,6 +128,7 @@ static void drop(struct storm *st)
     stream_close(st->stream);
     device_drop(st->device, st->rows);
     device_drop(st->device, st->least_before);
+    device_drop(st->device, st->most_after);
     device_drop(st->device, st->status);
     device_drop(st->device, st->to);
     device_drop(st->device, st->counts);
@@ -135,7 +137,7 @@ static void drop(struct storm *st)
     pinned_free(st->most, 4096);
 }
 
-/* What `least` was before the gather is copied by the stream, in front of it. */
+/* The stream copies what `least` is before the gather, and what `most` is after it. */
 static void gather_and_check(struct storm *st, uint32_t set)
 {
     const struct tarn_gather g = {.size = sizeof(g),
@@ -153,7 +155,7 @@ static void gather_and_check(struct storm *st, uint32_t set)
                                  .row_bytes = ROW,
                                  .rows_per_page = PER_PAGE,
                                  .least = st->least_before,
-                                 .most = st->most,
+                                 .most = st->most_after,
                                  .good = st->counts,
                                  .stale = st->counts + 1,
                                  .wrong = st->counts + 2,
@@ -163,6 +165,9 @@ static void gather_and_check(struct storm *st, uint32_t set)
         stream_settle(st->stream); /* its gathers take place at once */
     if (tarn_table_gather(st->table, &g, stream_handle(st->stream)))
         fail_msg("a gather: %s", tarn_last_error());
+    stream_copy(st->stream, st->most_after, st->most, KEYS * sizeof(uint32_t));
+    if (tarn_standin_fail)
+        stream_settle(st->stream);
     rows_check(st->stream, &c);
 }
 
@@ -177,14 +182,15 @@ static void storm(void **state, const char *place)
     make(&st);
     for (int i = 0; i < WRITERS; i++)
         assert_int_equal(pthread_create(&writers[i], NULL, writer_main, &st), 0);
-    for (uint64_t end = harness_now_ms() + 100000; counts[0] < wanted && counts[2] == 0;) {
+    const uint64_t limit_s = 100 + wanted / 2000000;
+    for (uint64_t end = harness_now_ms() + limit_s * 1000; counts[0] < wanted && counts[2] == 0;) {
         for (uint32_t i = 0; i < (tarn_standin_fail ? 64 : 1024); i++)
             gather_and_check(&st, i % SETS);
         stream_settle(st.stream);
         device_read(st.device, counts, st.counts, sizeof(counts));
         if (harness_now_ms() > end)
-            fail_msg("in 100 s %llu rows were good, of %llu; %llu stale, %llu not there, none wrong",
-                     counts[0], wanted, counts[1], counts[3]);
+            fail_msg("in %llu s %llu rows were good, of %llu; %llu stale, %llu not there, none wrong",
+                     (unsigned long long)limit_s, counts[0], wanted, counts[1], counts[3]);
     }
     st.stop = true;
     for (int i = 0; i < WRITERS; i++)

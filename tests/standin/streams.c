@@ -189,6 +189,11 @@ void stream_hold(struct stream *s, const uint32_t *word)
     give(s, (struct step){.what = STEP_HOLD, .word = word});
 }
 
+void stream_spin(struct stream *s, const uint32_t *word)
+{
+    stream_hold(s, word);
+}
+
 void tarn_standin_launch(struct stream *s, void (*kernel)(void *arg), const void *arg, size_t bytes)
 {
     void *copy = must(malloc(bytes));

@@ -34,7 +34,7 @@ int tarn_cuda_gather_ready(int device)
         return rc;
     cudaError_t e = tarn_kernel_look(device, &d);
     if (!e)
-        e = tarn_kernel_gather_ready(&d);
+        e = tarn_kernel_gather_ready();
     tarn_cuda_leave(device, before);
     return e ? tarn_cuda_failed(e, "cudaFuncSetAttribute", device) : 0;
 }

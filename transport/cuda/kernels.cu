@@ -249,8 +249,6 @@ extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d
     if (!e)
         e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (!e)
-        e = cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    if (!e)
         e = cudaFuncGetAttributes(&code, (const void *)copy_pieces<1, long_list>);
     d->overlaps = !e && major >= 9 && code.ptxVersion >= 90;
     return e;

@@ -14,7 +14,6 @@ extern "C" {
 /* Properties of the current device that the kernels need. */
 struct tarn_kernel_device {
     int sms;       /* multiprocessors */
-    int shared;    /* bytes of shared memory that a block may have */
     bool overlaps; /* a launch may begin before the previous one has ended */
 };
 cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d);

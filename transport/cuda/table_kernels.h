@@ -13,8 +13,9 @@
 extern "C" {
 #endif
 
-/* Lets gathers use all shared memory that a block may have on the current device, which is `d`. */
-cudaError_t tarn_kernel_gather_ready(const struct tarn_kernel_device *d);
+/* Loads the kernels of gathers on the current device, which is `d`. The driver would do it with the first
+ * gather, and wait until no kernel runs. */
+cudaError_t tarn_kernel_gather_ready(void);
 /* tarn_dev_get() of n rows, on a stream of the current device, which is `d`. n > 0. */
 cudaError_t tarn_kernel_gather(const struct tarn_dev_table *table, const uint32_t *rows, uint32_t n, void *to,
                                uint64_t stride, int32_t *status, const struct tarn_kernel_device *d,
