@@ -30,6 +30,11 @@ static bool make_room(struct tarn_buf *b, size_t bytes)
     return true;
 }
 
+char *tarn_buf_room(struct tarn_buf *b, size_t bytes)
+{
+    return make_room(b, bytes) ? b->data + b->bytes : NULL;
+}
+
 void tarn_buf_add(struct tarn_buf *b, const void *data, size_t bytes)
 {
     if (!make_room(b, bytes))

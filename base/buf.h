@@ -14,6 +14,9 @@ struct tarn_buf {
 };
 
 void tarn_buf_add(struct tarn_buf *b, const void *data, size_t bytes);
+/* Room for this many bytes and a NUL behind what is there; NULL: it has failed. Who writes there sets
+ * `bytes`, and ends with a NUL. */
+char *tarn_buf_room(struct tarn_buf *b, size_t bytes);
 void tarn_buf_printf(struct tarn_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void tarn_buf_vprintf(struct tarn_buf *b, const char *fmt, va_list ap);
 /* Drops the first `bytes` bytes. */

@@ -19,15 +19,37 @@
 
 /* --- shapes ------------------------------------------------------------------------------------- */
 
+char *tarn_u64_format(uint64_t v, char *out)
+{
+    char text[20], *at = text + sizeof text;
+
+    do
+        *--at = (char)('0' + v % 10);
+    while (v /= 10);
+    size_t n = (size_t)(text + sizeof text - at);
+    memcpy(out, at, n);
+    out[n] = '\0';
+    return out + n;
+}
+
+char *tarn_gen_format(uint64_t gen, char *out)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = "0123456789abcdef"[gen >> (60 - 4 * i) & 15];
+    out[16] = '\0';
+    return out + 16;
+}
+
 void tarn_shape_format(const struct tarn_tensor *t, char out[TARN_SHAPE_TEXT])
 {
     uint32_t ndim = t->ndim < TARN_DIMS_MAX ? t->ndim : TARN_DIMS_MAX;
-    size_t n = 0;
 
     out[0] = '\0';
-    for (uint32_t i = 0; i < ndim; i++)
-        n += (size_t)snprintf(out + n, TARN_SHAPE_TEXT - n, "%s%llu", i ? "," : "",
-                              (unsigned long long)t->shape[i]);
+    for (uint32_t i = 0; i < ndim; i++) {
+        if (i > 0)
+            *out++ = ',';
+        out = tarn_u64_format(t->shape[i], out);
+    }
 }
 
 int tarn_shape_parse(const char *text, size_t bytes, struct tarn_tensor *t)

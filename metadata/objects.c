@@ -148,8 +148,8 @@ static void add_object(struct tarn_command *c, const struct tarn_publish *p)
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
 
     if (p->mode != TARN_PUBLISH_RESTORE)
-        snprintf(words, sizeof words, "%s %s %llu", at->node, at->pool,
-                 (unsigned long long)record->tensor.bytes);
+        tarn_u64_format(record->tensor.bytes,
+                        stpcpy(stpcpy(stpcpy(stpcpy(words, at->node), " "), at->pool), " "));
     tarn_tensor_format(&record->tensor, tensor);
     tarn_location_field(at, field);
     tarn_location_value(at, value);

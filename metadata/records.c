@@ -92,7 +92,7 @@ void tarn_tensor_format(const struct tarn_tensor *t, char out[TARN_TENSOR_TEXT])
     char shape[TARN_SHAPE_TEXT];
     const char *dtype = tarn_dtype_name(t->dtype);
     tarn_shape_format(t, shape);
-    snprintf(out, TARN_TENSOR_TEXT, "%s[%s]", dtype ? dtype : "?", shape);
+    stpcpy(stpcpy(stpcpy(stpcpy(out, dtype ? dtype : "?"), "["), shape), "]");
 }
 
 /* "bf16[2,16,8]"; bytes follow from it. */
@@ -111,12 +111,14 @@ static int parse_tensor(struct tarn_text value, struct tarn_tensor *t)
 
 void tarn_location_field(const struct tarn_location *l, char out[TARN_LOCATION_FIELD])
 {
-    snprintf(out, TARN_LOCATION_FIELD, "@%s/%s", l->node, l->pool);
+    stpcpy(stpcpy(stpcpy(stpcpy(out, "@"), l->node), "/"), l->pool);
 }
 
 void tarn_location_value(const struct tarn_location *l, char out[TARN_LOCATION_VALUE])
 {
-    snprintf(out, TARN_LOCATION_VALUE, "%" PRIu64 ":%" PRIu32 ":%016" PRIx64, l->offset, l->slot, l->gen);
+    out = stpcpy(tarn_u64_format(l->offset, out), ":");
+    out = stpcpy(tarn_u64_format(l->slot, out), ":");
+    tarn_gen_format(l->gen, out);
 }
 
 /* "slot:gen" */

@@ -169,7 +169,7 @@ int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct ta
         rc = connect_failed(d, rc, errno);
         goto free_connection;
     }
-    tarn_arena_use(&c->replies, c->resp);
+    tarn_arena_use(&c->replies, tarn_resp_reader(c->resp));
     rc = login(d, c, deadline_ns, cancel);
     if (rc)
         goto free_connection;

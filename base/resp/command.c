@@ -2,11 +2,10 @@
 /* Commands are encoded as they are put together; only the number of arguments is known at the end. */
 #include "base/resp/command.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/resp/resp_encode.h"
+#include "base/text.h"
 
 void tarn_command_add(struct tarn_command *c, const void *data, size_t bytes)
 {
@@ -38,14 +37,14 @@ void tarn_command_u64(struct tarn_command *c, uint64_t v)
 {
     char number[24];
 
-    tarn_command_add(c, number, (size_t)snprintf(number, sizeof number, "%" PRIu64, v));
+    tarn_command_add(c, number, (size_t)(tarn_u64_format(v, number) - number));
 }
 
 void tarn_command_gen(struct tarn_command *c, uint64_t gen)
 {
     char number[24];
 
-    tarn_command_add(c, number, (size_t)snprintf(number, sizeof number, "%016" PRIx64, gen));
+    tarn_command_add(c, number, (size_t)(tarn_gen_format(gen, number) - number));
 }
 
 void tarn_command_empty(struct tarn_command *c)

@@ -94,8 +94,9 @@ void tarn_resp_parser_free(struct tarn_resp_parser *p);
 size_t tarn_resp_parser_holds(const struct tarn_resp_parser *p);
 /* Feeds received bytes. */
 int tarn_resp_parser_feed(struct tarn_resp_parser *p, const void *data, size_t bytes);
-/* The next complete request, an array of strings, or NULL in *request_p when more bytes are needed.
- * PROTOCOL (with a sentence) when the bytes are no request; the connection must then be closed. */
+/* The next complete request, an array of strings that is the parser's until the next call, or NULL in
+ * *request_p when more bytes are needed. PROTOCOL (with a sentence) when the bytes are no request; the
+ * connection must then be closed. */
 int tarn_resp_parser_next(struct tarn_resp_parser *p, redisReply **request_p);
 
 #endif

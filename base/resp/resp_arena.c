@@ -125,9 +125,8 @@ static const redisReplyObjectFunctions functions = {
     .freeObject = free_nothing,
 };
 
-void tarn_arena_use(struct tarn_arena *a, struct tarn_resp *r)
+void tarn_arena_use(struct tarn_arena *a, redisReader *reader)
 {
-    redisReader *reader = tarn_resp_reader(r);
     reader->fn = (redisReplyObjectFunctions *)&functions; /* only read by hiredis */
     reader->privdata = a;
 }

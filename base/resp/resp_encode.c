@@ -5,23 +5,25 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
-/* "<type><number>\r\n", without the cost of printf: a long pipeline has thousands. */
+#define HEADER_MAX 24
+
+/* "<type><number>\r\n"; returns its end. */
+static char *header(char type, int64_t number, char *out)
+{
+    *out++ = type;
+    if (number < 0)
+        *out++ = '-';
+    out = tarn_u64_format(number < 0 ? 0 - (uint64_t)number : (uint64_t)number, out);
+    return stpcpy(out, "\r\n");
+}
+
 static void add_header(struct tarn_buf *b, char type, int64_t number)
 {
-    char text[24];
-    char *at = text + sizeof text;
-    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    char text[HEADER_MAX];
 
-    *--at = '\n';
-    *--at = '\r';
-    do
-        *--at = (char)('0' + rest % 10);
-    while (rest /= 10);
-    if (number < 0)
-        *--at = '-';
-    *--at = type;
-    tarn_buf_add(b, at, (size_t)(text + sizeof text - at));
+    tarn_buf_add(b, text, (size_t)(header(type, number, text) - text));
 }
 
 /* Text up to the line's end; a CR or LF in it would end it early and be read as the next reply. */
@@ -50,9 +52,15 @@ void tarn_resp_add_error(struct tarn_buf *b, int code, const char *text)
 
 void tarn_resp_add_string(struct tarn_buf *b, const void *data, size_t bytes)
 {
-    add_header(b, '$', (int64_t)bytes);
-    tarn_buf_add(b, data, bytes);
-    tarn_buf_add(b, "\r\n", 2);
+    char *out = tarn_buf_room(b, HEADER_MAX + bytes + 2);
+
+    if (!out)
+        return;
+    out = header('$', (int64_t)bytes, out);
+    if (bytes > 0)
+        memcpy(out, data, bytes);
+    out = stpcpy(out + bytes, "\r\n");
+    b->bytes = (size_t)(out - b->data);
 }
 
 void tarn_resp_add_integer(struct tarn_buf *b, int64_t v)

@@ -5,45 +5,54 @@
  * A request is an array of bulk strings, nothing else. redisReader accepts far more, and allocates an array
  * of any announced length at once. So its constructors are wrapped: they refuse whatever no request may
  * contain, before memory is spent. The bytes of a request are counted, so an endless one is refused, too.
+ * Requests live in an arena, one at a time.
  */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/container.h"
 #include "base/error.h"
 #include "base/resp/resp.h"
+#include "base/resp/resp_arena.h"
 
 #define HEADER_MAX 32 /* "$<number>\r\n" is shorter */
 
 struct tarn_resp_parser {
     redisReader *reader;
-    redisReplyObjectFunctions plain; /* those that make redisReply objects */
+    struct tarn_arena arena;               /* holds the request that was returned, or is being read */
+    const redisReplyObjectFunctions *make; /* in the arena */
     redisReplyObjectFunctions strict;
     size_t max_bytes, max_args;
     size_t request_bytes; /* received of the request that is being read, and behind it */
     bool inside;          /* its first byte has been looked at */
+    bool returned;        /* the arena's request is complete */
     char why[128];        /* why the bytes are no request; "": they may be one */
 };
 
+static struct tarn_resp_parser *parser_of(const redisReadTask *task)
+{
+    return TARN_CONTAINER_OF((struct tarn_arena *)task->privdata, struct tarn_resp_parser, arena);
+}
+
 static void *refuse(const redisReadTask *task)
 {
-    struct tarn_resp_parser *p = task->privdata;
+    struct tarn_resp_parser *p = parser_of(task);
     snprintf(p->why, sizeof p->why, "a request must be one array of bulk strings");
     return NULL;
 }
 
 static void *create_string(const redisReadTask *task, char *text, size_t bytes)
 {
-    const struct tarn_resp_parser *p = task->privdata;
     if (!task->parent || task->type != REDIS_REPLY_STRING)
         return refuse(task);
-    return p->plain.createString(task, text, bytes);
+    return parser_of(task)->make->createString(task, text, bytes);
 }
 
 static void *create_array(const redisReadTask *task, tarn_resp_count elements)
 {
-    struct tarn_resp_parser *p = task->privdata;
+    struct tarn_resp_parser *p = parser_of(task);
     if (task->parent || task->type != REDIS_REPLY_ARRAY)
         return refuse(task);
     if ((size_t)elements > p->max_args) {
@@ -51,7 +60,7 @@ static void *create_array(const redisReadTask *task, tarn_resp_count elements)
                  (size_t)elements, p->max_args);
         return NULL;
     }
-    return p->plain.createArray(task, elements);
+    return p->make->createArray(task, elements);
 }
 
 static void *refuse_integer(const redisReadTask *task, long long value)
@@ -81,7 +90,8 @@ struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args)
 
     if (!p || !reader)
         goto no_memory;
-    p->plain = *reader->fn;
+    tarn_arena_use(&p->arena, reader);
+    p->make = reader->fn;
     p->strict = *reader->fn;
     p->strict.createString = create_string;
     p->strict.createArray = create_array;
@@ -92,7 +102,6 @@ struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args)
     p->strict.createBool = refuse_bool;
 #endif
     reader->fn = &p->strict;
-    reader->privdata = p;
     p->reader = reader;
     p->max_bytes = max_bytes;
     p->max_args = max_args;
@@ -121,6 +130,7 @@ void tarn_resp_parser_free(struct tarn_resp_parser *p)
     if (!p)
         return;
     redisReaderFree(p->reader);
+    tarn_arena_free(&p->arena);
     free(p);
 }
 
@@ -182,6 +192,9 @@ static redisReply *take_request(struct tarn_resp_parser *p)
 {
     void *reply = NULL;
 
+    if (p->returned)
+        tarn_arena_empty(&p->arena);
+    p->returned = false;
     check_first_byte(p);
     if (p->why[0] || redisReaderGetReply(p->reader, &reply) != REDIS_OK)
         return NULL;
@@ -192,10 +205,10 @@ static redisReply *take_request(struct tarn_resp_parser *p)
     size_t bytes = p->request_bytes - unread(p);
     p->request_bytes = unread(p);
     p->inside = false;
+    p->returned = true;
     if (bytes > p->max_bytes) {
         snprintf(p->why, sizeof p->why, "a request of %zu bytes: at most %zu are allowed", bytes,
                  p->max_bytes);
-        freeReplyObject(reply);
         return NULL;
     }
     return reply;
@@ -207,8 +220,9 @@ int tarn_resp_parser_next(struct tarn_resp_parser *p, redisReply **request_p)
 
     *request_p = NULL;
     /* Empty arrays ask for nothing and get no reply, as with Redis. */
-    while ((request = take_request(p)) && request->elements == 0)
-        freeReplyObject(request);
+    do
+        request = take_request(p);
+    while (request && request->elements == 0);
     if (p->why[0])
         return tarn_fail(TARN_E_PROTOCOL, "%s", p->why);
     if (p->reader->err == REDIS_ERR_OOM)

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands that move, keep and free objects without asking the directory. */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -81,7 +79,7 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
         return;
     }
     tarn_conn_node(c)->stats.reserved++;
-    snprintf(gen, sizeof(gen), "%016" PRIx64, g.gen);
+    tarn_gen_format(g.gen, gen);
     tarn_resp_add_array(&c->out, 4);
     tarn_resp_add_integer(&c->out, g.pool);
     tarn_resp_add_integer(&c->out, (int64_t)g.offset);

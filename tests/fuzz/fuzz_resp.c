@@ -48,7 +48,6 @@ static int take_requests(struct tarn_resp_parser *p)
         if (!request)
             return 0;
         check_request(request);
-        freeReplyObject(request);
     }
 }
 

@@ -123,7 +123,6 @@ static void echo(int fd, void *arg)
             tarn_resp_add_array(&out, q->elements);
             for (size_t i = 0; i < q->elements; i++)
                 tarn_resp_add_string(&out, q->element[i]->str, (size_t)q->element[i]->len);
-            freeReplyObject(q);
         }
         if (rc != 0)
             tarn_resp_add_error(&out, rc, tarn_last_error());
@@ -604,7 +603,6 @@ static void feed_in_pieces(size_t (*piece)(void *arg), void *arg)
             elements[n++] = q->elements;
             if (n == 2)
                 assert_memory_equal(q->element[1]->str, "a\r\n\0b", 5);
-            freeReplyObject(q);
         }
     }
     assert_int_equal(n, 3);
@@ -648,10 +646,8 @@ static int verdict(const char *data, size_t bytes, bool bytewise, size_t *reques
         redisReply *q = NULL;
         rc = tarn_resp_parser_feed(p, data + at, n);
         at += n;
-        while (rc == 0 && (rc = tarn_resp_parser_next(p, &q)) == 0 && q) {
+        while (rc == 0 && (rc = tarn_resp_parser_next(p, &q)) == 0 && q)
             ++*requests;
-            freeReplyObject(q);
-        }
     }
     if (rc != 0) { /* the failure is permanent */
         redisReply *q = NULL;

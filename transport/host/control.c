@@ -184,7 +184,6 @@ static bool run_requests(struct tarn_conn *c)
         if (!request)
             return true;
         c->host->ops->run(c, request);
-        freeReplyObject(request);
         if (c->session)
             c->session->last_ns = tarn_now_ns();
         admit(c);
