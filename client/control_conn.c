@@ -145,9 +145,8 @@ static int restarted(struct tarn_control_conn *conn)
 static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply)
 {
     struct tarn_peer_node *node = conn->node;
-    char who[TARN_NODE_TEXT];
     struct tarn_reason why;
-    int rc = tarn_reason_keep(&why, tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL));
+    int rc = tarn_reason_keep(&why, tarn_peer_node_error(node, reply));
 
     if (rc == TARN_E_AUTH && conn->published) /* the node makes a new secret at each start */
         return restarted(conn);
@@ -426,12 +425,11 @@ int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns
                             redisReply **reply_p)
 {
     redisReply *reply;
-    char who[TARN_NODE_TEXT];
     int rc = read_reply(conn, deadline_ns, cancel, &reply);
 
     if (rc != 0)
         return rc;
-    rc = tarn_resp_error(reply, tarn_peer_node_text(conn->node, who), TARN_E_PROTOCOL);
+    rc = tarn_peer_node_error(conn->node, reply);
     if (rc != 0) {
         freeReplyObject(reply);
         return rc;

@@ -42,13 +42,11 @@ struct marks {
 static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const redisReply *e,
                        int64_t *value_p)
 {
-    char who[TARN_NODE_TEXT];
-
     if (e && e->type == REDIS_REPLY_INTEGER) {
         *value_p = e->integer;
         return 0;
     }
-    int rc = e ? tarn_resp_error(e, tarn_peer_node_text(node, who), TARN_E_PROTOCOL) : 0;
+    int rc = e ? tarn_peer_node_error(node, e) : 0;
     if (rc == 0)
         rc = tarn_peer_node_fail(node, TARN_E_PROTOCOL, "%s: not an answer: is it of another version?",
                                  m->command);

@@ -78,6 +78,15 @@ const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[TARN_NODE_
     return out;
 }
 
+int tarn_peer_node_error(struct tarn_peer_node *node, const redisReply *reply)
+{
+    char who[TARN_NODE_TEXT];
+
+    if (reply->type != REDIS_REPLY_ERROR)
+        return 0;
+    return tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL);
+}
+
 int tarn_peer_node_fail(struct tarn_peer_node *node, int code, const char *fmt, ...)
 {
     char who[TARN_NODE_TEXT], text[TARN_SENTENCE];

@@ -12,6 +12,7 @@
 
 #include <tarn/tarn.h>
 
+#include "base/resp/resp.h"
 #include "metadata/directory.h"
 
 struct tarn_client;
@@ -28,6 +29,8 @@ int tarn_peer_node_pool(struct tarn_peer_node *node, const char *name);
 void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char out[TARN_POOL_NAME_MAX + 1]);
 /* "n1 (127.0.0.1:7700)" for sentences. */
 const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[TARN_NODE_TEXT]);
+/* tarn_resp_error() of an answer by this node. */
+int tarn_peer_node_error(struct tarn_peer_node *node, const redisReply *reply);
 /* tarn_fail() with the node's name and address in front of the sentence. */
 int tarn_peer_node_fail(struct tarn_peer_node *node, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -149,8 +149,7 @@ void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
 static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisReply *e,
                         struct tarn_displaced_list *old)
 {
-    char who[TARN_NODE_TEXT];
-    int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
+    int rc = tarn_peer_node_error(t->node, e);
 
     if (rc == TARN_E_BUSY || rc == TARN_E_AGAIN) {
         t->state = TARN_TARGET_WRITTEN;
@@ -159,14 +158,15 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
         return;
     }
     if (rc == 0 && e->type != REDIS_REPLY_ARRAY)
-        rc = tarn_fail(TARN_E_PROTOCOL, "%s: COMMIT: not an answer: is it of another version?", who);
+        rc =
+            tarn_peer_node_fail(t->node, TARN_E_PROTOCOL, "COMMIT: not an answer: is it of another version?");
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
     if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node,
                                        e->element, e->elements) != 0)
         tarn_job_fail(t->job, TARN_E_IN_DOUBT);
     if (rc == TARN_E_STALE) { /* the session has ended; nothing was published */
-        rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);
+        rc = tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "has dropped the reservation");
         t->job->again = t->job->failure.code == 0;
     }
     if (rc != 0)

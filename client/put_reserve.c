@@ -162,11 +162,8 @@ void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 
 static void take_grant(struct tarn_put *p, struct tarn_target *t, uint64_t term, const redisReply *e)
 {
-    char who[TARN_NODE_TEXT];
-
     if (e->type == REDIS_REPLY_ERROR) {
-        int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
-        refused(p, t, rc);
+        refused(p, t, tarn_peer_node_error(t->node, e));
         return;
     }
     if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str ||

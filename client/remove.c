@@ -142,8 +142,7 @@ static void take_answer(struct removal *r, size_t i, struct tarn_peer_node *by, 
     struct target *t = &r->targets[i];
     bool copies = e->type == REDIS_REPLY_ARRAY && e->elements > 0;
     const redisReply *removed = copies ? e->element[0] : e; /* was there an object? */
-    char who[TARN_NODE_TEXT];
-    int rc = tarn_resp_error(e, tarn_peer_node_text(by, who), TARN_E_PROTOCOL);
+    int rc = tarn_peer_node_error(by, e);
 
     t->held = rc == TARN_E_AGAIN;
     if (t->held) {
@@ -152,7 +151,8 @@ static void take_answer(struct removal *r, size_t i, struct tarn_peer_node *by, 
     } else if (rc != 0) {
         decide(r, i, rc);
     } else if (removed->type != REDIS_REPLY_INTEGER) {
-        decide(r, i, tarn_fail(TARN_E_PROTOCOL, "%s: DELETE: not an answer: is it of another version?", who));
+        decide(r, i,
+               tarn_peer_node_fail(by, TARN_E_PROTOCOL, "DELETE: not an answer: is it of another version?"));
     } else if (copies && (rc = tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e->element + 1,
                                                    e->elements - 1)) != 0) {
         decide(r, i, rc);

@@ -82,12 +82,11 @@ static int ask_node(const struct cli *c, const struct node *n, const struct tarn
 {
     struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
     redisReply *reply;
-    char who[TARN_NODE_TEXT];
 
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     int rc = tarn_control_conn_call(r, command, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
-    if (rc == 0 && (rc = tarn_resp_error(reply, tarn_peer_node_text(r, who), TARN_E_PROTOCOL)) != 0)
+    if (rc == 0 && (rc = tarn_peer_node_error(r, reply)) != 0)
         freeReplyObject(reply);
     else if (rc == 0)
         *reply_p = reply;
