@@ -442,6 +442,14 @@ static void *run(void *arg)
 
 /* --- calls -------------------------------------------------------------------------------------- */
 
+static bool has_polled(struct router *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool yes = r->nfds > 0;
+    pthread_mutex_unlock(&r->lock);
+    return yes;
+}
+
 struct router *router_start(uint64_t seed)
 {
     struct router *r = calloc(1, sizeof *r);
@@ -451,7 +459,17 @@ struct router *router_start(uint64_t seed)
     r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     assert_true(r->wake >= 0);
     assert_int_equal(pthread_create(&r->thread, NULL, run, r), 0);
+    while (!has_polled(r)) /* a thread that is still starting holds locks, too: see router_fork() */
+        harness_pause();
     return r;
+}
+
+pid_t router_fork(struct router *r)
+{
+    pthread_mutex_lock(&r->lock); /* the thread polls, or waits for this lock */
+    pid_t pid = fork();
+    pthread_mutex_unlock(&r->lock);
+    return pid;
 }
 
 void router_stop(struct router *r)

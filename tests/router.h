@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 struct router;
 struct relay;
@@ -48,6 +49,9 @@ struct relay_state {
 
 /* The seed determines the random losses. */
 struct router *router_start(uint64_t seed);
+/* fork() at a moment at which the router's thread holds no lock of malloc: the address sanitizer's malloc of
+ * a child waits forever for such a lock. The child must not use the router. */
+pid_t router_fork(struct router *r);
 /* Closes all connections. NULL is allowed. */
 void router_stop(struct router *r);
 

@@ -664,7 +664,7 @@ struct driver {
 static void start_actor(struct driver *d, uint32_t i)
 {
     uint64_t seed = (d->seed + ++d->starts) * 0x9e3779b97f4a7c15ull | 1;
-    pid_t pid = fork();
+    pid_t pid = router_fork(d->router);
     assert_true(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
