@@ -12,7 +12,7 @@
 #include "client/check.h"
 #include "client/client.h"
 #include "client/desc.h"
-#include "client/resolve.h"
+#include "client/lookup.h"
 #include "client/verdict.h"
 #include "transport/layout.h"
 #include "transport/seen.h"

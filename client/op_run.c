@@ -14,11 +14,11 @@
 #include "client/event.h"
 #include "client/get.h"
 #include "client/get_now.h"
+#include "client/lookup.h"
 #include "client/memory.h"
 #include "client/op.h"
 #include "client/put.h"
 #include "client/remove.h"
-#include "client/resolve.h"
 #include "client/stream.h"
 
 #define GETS_MAX 64

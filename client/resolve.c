@@ -18,11 +18,6 @@
 
 #define ABSENT_NS (250 * TARN_NS_PER_MS)
 
-struct tarn_hits {
-    size_t n;
-    struct tarn_resolved hits[];
-};
-
 /* Adds one location. True: the node table should be read for its node. */
 static bool add_location(struct tarn_client *c, const struct tarn_location *l, struct tarn_desc *d)
 {
@@ -103,138 +98,57 @@ static void resolve_one(void *arg, size_t i, int status, const struct tarn_recor
         tarn_cache_drop(c->cache, key, tarn_key_hash(key), NULL);
 }
 
-/* Reads the node table, then looks up again the keys whose records named unknown nodes. */
-static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                        struct tarn_cancel *cancel, struct tarn_resolved *out)
+static bool is_left(const struct tarn_resolved *r)
 {
-    struct tarn_key *again = malloc(n * sizeof *again);
-    size_t *map = malloc(n * sizeof *map), k = 0;
-    int rc = tarn_peer_nodes_refresh(c, deadline_ns, cancel);
+    return r->status != 0;
+}
 
-    if (!again || !map)
-        rc = tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
+static bool is_lost(const struct tarn_resolved *r)
+{
+    return r->status == 0 && r->desc.nlost > 0;
+}
+
+/* Looks up those keys of `all` whose result is as wanted. */
+static int resolve_some(struct round *all, size_t n, bool (*wanted)(const struct tarn_resolved *r),
+                        uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    struct tarn_key *keys = malloc(n * sizeof *keys);
+    size_t *map = malloc(n * sizeof *map), k = 0;
+    struct round some = {all->client, keys, all->out, map, false};
+    int rc = keys && map ? 0 : tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
+
     for (size_t i = 0; rc == 0 && i < n; i++)
-        if (out[i].status == 0 && out[i].desc.nlost > 0) {
-            again[k] = keys[i];
+        if (wanted(&all->out[i])) {
+            keys[k] = all->keys[i];
             map[k++] = i;
         }
-    if (rc == 0 && k > 0) {
-        struct round round = {c, again, out, map, false};
-        rc = tarn_directory_lookup(c->directory, again, k, deadline_ns, cancel, resolve_one, &round);
-    }
-    free(again);
+    if (rc == 0 && k > 0)
+        rc = tarn_directory_lookup(all->client->directory, keys, k, deadline_ns, cancel, resolve_one, &some);
+    all->ask = some.ask;
+    free(keys);
     free(map);
     return rc;
+}
+
+/* Reads the node table, then looks up again the keys whose records named unknown nodes. */
+static int resolve_lost(struct round *all, size_t n, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    int rc = tarn_peer_nodes_refresh(all->client, deadline_ns, cancel);
+    return rc ? rc : resolve_some(all, n, is_lost, deadline_ns, cancel);
 }
 
 int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
                       struct tarn_cancel *cancel, struct tarn_resolved *out)
 {
-    struct round round = {c, keys, out, NULL, false};
-    int rc = tarn_directory_lookup(c->directory, keys, n, deadline_ns, cancel, resolve_one, &round);
-
-    if (rc == 0 && round.ask)
-        rc = resolve_lost(c, keys, n, deadline_ns, cancel, out);
-    return rc;
+    struct round all = {c, keys, out, NULL, false};
+    int rc = tarn_directory_lookup(c->directory, keys, n, deadline_ns, cancel, resolve_one, &all);
+    return rc == 0 && all.ask ? resolve_lost(&all, n, deadline_ns, cancel) : rc;
 }
 
-/* --- look-up ------------------------------------------------------------------------------------ */
-
-int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                    struct tarn_cancel *cancel, struct tarn_hits **hits_p)
+int tarn_resolve_left(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                      struct tarn_cancel *cancel, struct tarn_resolved *out)
 {
-    int rc;
-
-    if (n > 0 && !keys)
-        return tarn_fail(TARN_E_INVALID, "look-up: keys are NULL");
-    for (size_t i = 0; i < n; i++)
-        if ((rc = tarn_key_check(&keys[i])) != 0)
-            return rc;
-    struct tarn_hits *h = malloc(sizeof *h + n * sizeof h->hits[0]);
-    if (!h)
-        return tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
-    h->n = n;
-    rc = n ? tarn_resolve_keys(c, keys, n, deadline_ns, cancel, h->hits) : 0;
-    if (rc != 0) {
-        free(h);
-        return rc;
-    }
-    *hits_p = h;
-    return 0;
-}
-
-int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
-                const struct tarn_lookup_options *given, struct tarn_hits **hits_p)
-{
-    struct tarn_lookup_options o;
-    struct tarn_cancel own;
-    int rc = tarn_client_enter(c);
-
-    if (rc == 0)
-        rc = tarn_out_check("look-up", hits_p);
-    if (rc == 0)
-        rc = tarn_options_copy(&o, sizeof o, given);
-    if (rc != 0)
-        return rc;
-    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), tarn_client_cancel(c, &own),
-                           hits_p);
-}
-
-int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t n,
-                      const struct tarn_lookup_options *given, struct tarn_hits **hits_p, size_t *pages_p)
-{
-    struct tarn_lookup_options o;
-    struct tarn_hits *h;
-    size_t run = 0;
-
-    int rc = tarn_options_copy(&o, sizeof o, given);
-    if (rc == 0)
-        rc = tarn_out_check("match prefix", hits_p && pages_p ? hits_p : NULL);
-    if (rc == 0)
-        rc = tarn_lookup(c, keys, n, given, &h);
-    if (rc != 0)
-        return rc;
-    while (run < n && tarn_hits_state(h, run) == TARN_STATE_HIT)
-        run++;
-    *pages_p = run / (o.stride ? o.stride : 1);
-    *hits_p = h;
-    return 0;
-}
-
-size_t tarn_hits_count(const struct tarn_hits *h)
-{
-    return h ? h->n : 0;
-}
-
-enum tarn_state tarn_hits_state(const struct tarn_hits *h, size_t i)
-{
-    if (!h || i >= h->n || h->hits[i].status != 0)
-        return TARN_STATE_MISS;
-    const struct tarn_desc *d = &h->hits[i].desc;
-    if (tarn_desc_alive(d))
-        return TARN_STATE_HIT;
-    return tarn_desc_gone(d) ? TARN_STATE_MISS : TARN_STATE_NODE_DOWN;
-}
-
-int tarn_hits_tensor(const struct tarn_hits *h, size_t i, struct tarn_tensor *t)
-{
-    if (tarn_hits_state(h, i) != TARN_STATE_HIT)
-        return tarn_fail(TARN_E_NOT_FOUND, "hit %zu: is no hit", i);
-    if (!t)
-        return tarn_out_check("hit", t);
-    *t = h->hits[i].desc.tensor;
-    return 0;
-}
-
-void tarn_hits_free(struct tarn_hits *h)
-{
-    free(h);
-}
-
-bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d)
-{
-    if (i >= h->n || h->hits[i].status != 0)
-        return false;
-    memcpy(d, &h->hits[i].desc, tarn_desc_bytes(&h->hits[i].desc));
-    return true;
+    struct round all = {c, keys, out, NULL, false};
+    int rc = resolve_some(&all, n, is_left, deadline_ns, cancel);
+    return rc == 0 && all.ask ? resolve_lost(&all, n, deadline_ns, cancel) : rc;
 }

@@ -23,13 +23,12 @@ struct tarn_resolved {
 /* Looks n valid keys up in one round trip and fills the cache. */
 int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
                       struct tarn_cancel *cancel, struct tarn_resolved *out);
+/* The same for those keys whose result has a status other than 0. */
+int tarn_resolve_left(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                      struct tarn_cancel *cancel, struct tarn_resolved *out);
 /* Is any copy on a node that is not set aside? */
 bool tarn_desc_alive(const struct tarn_desc *d);
 /* Are all copies on nodes that are gone? */
 bool tarn_desc_gone(const struct tarn_desc *d);
-/* Copies hit i's descriptor. False: it is a miss. */
-bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d);
-int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                    struct tarn_cancel *cancel, struct tarn_hits **hits_p);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Look-ups of 1000 keys in one call. They are compared with redis-benchmark, which pipelines the same command
- * (HGETALL) over the same Unix socket, and with a bare pipelined loop of our own. tarn_lookup always asks the
- * directory, so the client's descriptor cache has no effect.
+ * Look-ups of 1000 keys in one call, compared with redis-benchmark, which pipelines the same command
+ * (HGETALL), or EXISTS, over the same Unix socket, and with a bare pipelined loop of our own. One client has
+ * never got the keys, so it asks the directory each time. The other has, so it looks at the slots.
  */
 #include "client/bench/bench.h"
 
@@ -25,13 +25,13 @@
 
 struct lookup_bench {
     struct bench_env *e;
-    struct tarn_client *c;
+    struct tarn_client *c, *reader; /* the reader has got all keys */
     char names[KEYS][KEY_BYTES];
     struct tarn_key keys[KEYS];
     struct tarn_resp *redis; /* of the bare loop */
 };
 
-static int put_objects(struct lookup_bench *b)
+static int put_and_get_objects(struct lookup_bench *b)
 {
     char content[OBJECT_BYTES] = "";
     struct tarn_piece piece = {.addr = content, .bytes = sizeof content};
@@ -43,7 +43,8 @@ static int put_objects(struct lookup_bench *b)
         items[i] = (struct tarn_item){
             .key = b->keys[i], .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof content)};
     }
-    return tarn_put(b->c, items, KEYS, NULL);
+    int rc = tarn_put(b->c, items, KEYS, NULL);
+    return rc ? rc : tarn_get(b->reader, items, KEYS, NULL);
 }
 
 /* --- contestants -------------------------------------------------------------------------------- */
@@ -59,19 +60,34 @@ static int check_hits(const struct tarn_hits *h)
     return 0;
 }
 
-static int lookup(void *arg, uint32_t thread, size_t i)
+static int look_up_by(struct lookup_bench *b, struct tarn_client *c)
 {
-    struct lookup_bench *b = arg;
     struct tarn_hits *h;
-    int rc = tarn_lookup(b->c, b->keys, KEYS, NULL, &h);
+    int rc = tarn_lookup(c, b->keys, KEYS, NULL, &h);
 
-    (void)thread;
-    (void)i;
     if (rc != 0)
         return rc;
     rc = check_hits(h);
     tarn_hits_free(h);
     return rc;
+}
+
+static int lookup(void *arg, uint32_t thread, size_t i)
+{
+    struct lookup_bench *b = arg;
+
+    (void)thread;
+    (void)i;
+    return look_up_by(b, b->c);
+}
+
+static int lookup_known(void *arg, uint32_t thread, size_t i)
+{
+    struct lookup_bench *b = arg;
+
+    (void)thread;
+    (void)i;
+    return look_up_by(b, b->reader);
 }
 
 static int match_prefix(void *arg, uint32_t thread, size_t i)
@@ -114,9 +130,8 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
 }
 
 /* The last line of its CSV output is "command","requests per second",... */
-static int redis_benchmark(void *arg, double *items_s, struct bench_hist *h)
+static int redis_benchmark(const struct lookup_bench *b, const char *command, double *items_s)
 {
-    struct lookup_bench *b = arg;
     const char *socket_path = b->e->directory_address + strlen("unix:"),
                *requests = b->e->quick ? "50000" : "200000";
     const char *argv[] = {"redis-benchmark",
@@ -131,24 +146,37 @@ static int redis_benchmark(void *arg, double *items_s, struct bench_hist *h)
                           "-r",
                           "1000",
                           "--csv",
-                          "HGETALL",
+                          command,
                           RECORD_PREFIX KEY_PREFIX "__rand_int__",
                           NULL};
     char text[4096];
     int rc = bench_output_of(argv, text, sizeof text);
-    char *line = rc == 0 ? strstr(text, "\n\"HGETALL") : NULL, *value = line ? strstr(line, "\",\"") : NULL;
+    char *line = rc == 0 ? strstr(text, "\n\"") : NULL, *value = line ? strstr(line, "\",\"") : NULL;
 
-    (void)h;
     if (rc != 0)
         return rc;
     *items_s = value ? strtod(value + 3, NULL) : 0;
     return *items_s > 0 ? 0 : tarn_fail(TARN_E_FORMAT, "redis-benchmark printed no rate: %.100s", text);
 }
 
+static int redis_hgetall(void *arg, double *items_s, struct bench_hist *h)
+{
+    (void)h;
+    return redis_benchmark(arg, "HGETALL", items_s);
+}
+
+static int redis_exists(void *arg, double *items_s, struct bench_hist *h)
+{
+    (void)h;
+    return redis_benchmark(arg, "EXISTS", items_s);
+}
+
 static const struct bench_ops lookup_ops = {.op = lookup};
+static const struct bench_ops known_ops = {.op = lookup_known};
 static const struct bench_ops match_prefix_ops = {.op = match_prefix};
 static const struct bench_ops bare_loop_ops = {.op = bare_loop};
-static const struct bench_ops redis_benchmark_ops = {.slice = redis_benchmark};
+static const struct bench_ops hgetall_ops = {.slice = redis_hgetall};
+static const struct bench_ops exists_ops = {.slice = redis_exists};
 
 /* --- rows --------------------------------------------------------------------------------------- */
 
@@ -162,13 +190,31 @@ static int lookup_row(struct lookup_bench *b, struct bench_report *rep)
     if (rc == 0)
         rc = bench_row_add(r, BENCH_OURS, "tarn", &lookup_ops, b, &shape);
     if (rc == 0)
-        rc = bench_row_add(r, BENCH_LIMIT, "redis-benchmark -P 1000", &redis_benchmark_ops, b, &shape);
+        rc = bench_row_add(r, BENCH_LIMIT, "redis-benchmark -P 1000", &hgetall_ops, b, &shape);
     if (rc == 0)
         rc = bench_row_add(r, BENCH_REFERENCE, "bare pipelined loop", &bare_loop_ops, b, &shape);
     if (rc == 0)
         rc = bench_row_measure(b->e, r);
     if (rc == 0)
         bench_at_least(r, "of redis-benchmark", bench_rate_ratio(r, bench_row_limit(r)), 0.9);
+    return r ? bench_report_row(rep, r, rc) : rc;
+}
+
+/* EXISTS says less than a look-up: a dead node's record exists, too. */
+static int exists_row(struct lookup_bench *b, struct bench_report *rep, const char *name,
+                      const struct bench_ops *ours)
+{
+    struct bench_row *r = bench_row_new(name, "keys a call", 0);
+    int rc = r ? 0 : TARN_E_NO_MEMORY;
+
+    if (rc == 0)
+        rc = bench_row_add(r, BENCH_OURS, "tarn", ours, b, &shape);
+    if (rc == 0)
+        rc = bench_row_add(r, BENCH_LIMIT, "redis-benchmark -P 1000 EXISTS", &exists_ops, b, &shape);
+    if (rc == 0)
+        rc = bench_row_measure(b->e, r);
+    if (rc == 0)
+        bench_at_least(r, "of EXISTS", bench_rate_ratio(r, bench_row_limit(r)), 1 / 1.2);
     return r ? bench_report_row(rep, r, rc) : rc;
 }
 
@@ -210,7 +256,9 @@ int bench_group_lookup(struct bench_env *e, struct bench_report *rep)
     if (rc == 0)
         rc = bench_client(e, NULL, &b->c);
     if (rc == 0)
-        rc = put_objects(b);
+        rc = bench_client(e, NULL, &b->reader);
+    if (rc == 0)
+        rc = put_and_get_objects(b);
     if (rc == 0)
         rc = tarn_addr_parse(e->directory_address, "the directory", &a);
     if (rc == 0)
@@ -218,8 +266,13 @@ int bench_group_lookup(struct bench_env *e, struct bench_report *rep)
     if (rc == 0)
         rc = lookup_row(b, rep);
     if (rc == 0)
+        rc = exists_row(b, rep, "exists, first asked", &lookup_ops);
+    if (rc == 0)
+        rc = exists_row(b, rep, "exists, known", &known_ops);
+    if (rc == 0)
         rc = prefix_row(b, rep);
     tarn_resp_free(b->redis);
+    tarn_close(b->reader);
     tarn_close(b->c);
     free(b);
     return rc;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "client/gpu/table_impl.h"
+#include "client/lookup.h"
 #include "client/resolve.h"
 
 struct tarn_table_batch {

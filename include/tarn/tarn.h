@@ -257,8 +257,10 @@ struct tarn_lookup_options {
 };
 
 /*
- * Looks up n keys in one round trip to the directory, whatever n. The hits hold the descriptors, so
- * that gets given these hits ask the directory nothing; they stay valid until tarn_hits_free().
+ * Looks up n keys in one round trip to the directory, whatever n. Keys that the client knows, on nodes whose
+ * memory it has mapped (shm, after a get from that node), cost none: it looks at the slots, as a get does,
+ * and while Redis is away it finds them as long as gets do. The hits hold the descriptors, so that gets given
+ * these hits ask the directory nothing; they stay valid until tarn_hits_free().
  * A missing key is a state, not an error. Errors: DIRECTORY, TIMEOUT, INVALID.
  */
 int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
