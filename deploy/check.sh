@@ -46,8 +46,9 @@ finish
 if [ -z "${QUICK:-}" ]; then
     # Short; longer ones: make fuzz FUZZ_SECONDS=600. The tests beside it wait most of their time.
     begin "Fuzzing" nice -n 19 make fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-10}"
-    step "Address, undefined" make check-asan
-    step "Threads" make check-tsan
+    # Sanitized tests compute most of their time.
+    step "Address, undefined" make check-asan JOBS=$((jobs + 1))
+    step "Threads" make check-tsan JOBS=$((jobs + 1))
     finish
 fi
 # The suites' counts again, for a reader of only the end.

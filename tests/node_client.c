@@ -140,6 +140,13 @@ const char *node_put(struct node_client *c, const char *mode, const char *key, u
     return error;
 }
 
+void node_must_put(struct node_client *c, const char *mode, const char *key, unsigned bytes)
+{
+    const char *error;
+    HARNESS_UNTIL(strncmp(error = node_put(c, mode, key, bytes), "AGAIN", 5) != 0, HARNESS_TIMEOUT_MS);
+    assert_string_equal(error, "");
+}
+
 enum { BATCH = 256 };
 
 static redisReply *call(struct node_client *c, const char **argv, int argc)

@@ -42,6 +42,8 @@ const char *node_deadline(const struct node_client *c, unsigned timeout_ms);
 redisReply *node_commit(struct node_client *c, const struct node_grant *g, const char *timeout_ms);
 /* Reserves and commits. Returns the item's error ("EXISTS ...") or ""; valid until the next call. */
 const char *node_put(struct node_client *c, const char *mode, const char *key, unsigned bytes);
+/* Puts, and asks again while the node answers AGAIN: on a busy host its record may expire. Must succeed. */
+void node_must_put(struct node_client *c, const char *mode, const char *key, unsigned bytes);
 
 /* Puts <prefix>0 .. <prefix>n-1 in batches. Every item must succeed. */
 void node_put_many(struct node_client *c, const char *prefix, int n, unsigned bytes);

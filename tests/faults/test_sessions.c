@@ -362,7 +362,7 @@ static void unfinished_requests_take_bounded_memory(void **state)
     /* The memory of the requests is free again. */
     HARNESS_UNTIL(node_figure(w->node->control, "sessions") == 0, 5000);
     struct node_client c = node_connect(w->node->control);
-    assert_string_equal(node_put(&c, "absent", "after", 100), "");
+    node_must_put(&c, "absent", "after", 100);
     node_close(&c);
     harness_passed(w->h);
 }
@@ -386,7 +386,7 @@ static void a_commit_under_way_at_the_end_leaves_no_record(void **state)
                                                 "--heartbeat-ms", "100", "--drain-timeout-ms", "100", NULL);
     int status;
     struct node_client c = node_connect(n->control);
-    assert_string_equal(node_put(&c, "absent", "warm", 100), "");
+    node_must_put(&c, "absent", "warm", 100);
     struct node_grant g = node_reserve(&c, "absent", "k", 100);
     harness_signal(w->redis->process, SIGSTOP);
     pid_t pid = fork();

@@ -87,7 +87,7 @@ static void a_viewed_object_outlives_its_viewers_connections(void **state)
     struct node_client c = node_connect(w->node->control);
     struct tarn_resp *viewer = node_join(w->node->local, "5");
     struct tarn_hazard_page *page = attach(viewer);
-    assert_string_equal(node_put(&c, "absent", "viewed", 100), "");
+    node_must_put(&c, "absent", "viewed", 100);
     const char *location = directory_field(w->redis, "viewed", "@node0/cpu0");
     unsigned slot;
     assert_int_equal(sscanf(location, "%*u:%u:", &slot), 1);

@@ -84,7 +84,7 @@ static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant refused;
-    assert_string_equal(node_put(&c, "absent", "stored", 100), "");
+    node_must_put(&c, "absent", "stored", 100);
     struct node_grant g = node_reserve(&c, "absent", "in-flight", 100);
     harness_signal(w->node->process, SIGTERM);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
