@@ -19,6 +19,15 @@ static int start(void **state)
     return world_start_client(state, &plan);
 }
 
+static int start_refusing(void **state)
+{
+    static const struct world_plan refusing = {
+        .nodes = 1,
+        .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300", "--when-cut-off", "refuse"},
+        .client = {.timeout_ms = 5000}};
+    return world_start_client(state, &refusing);
+}
+
 static const struct tarn_put_options on_node0 = {
     .size = sizeof on_node0, .flags = TARN_PUT_REPLACE, .place = "node0"};
 static const struct tarn_put_options on_node1 = {
@@ -191,6 +200,24 @@ static void known_keys_are_found_while_redis_is_away(void **state)
     harness_passed(w->h);
 }
 
+/* Such a node's memory may be read only under a lease that Redis has confirmed. */
+static void a_node_that_refuses_readers_without_redis_is_not_looked_at(void **state)
+{
+    struct world *w = *state;
+    struct tarn_key key = key_of("k");
+    struct tarn_lookup_options soon = {.size = sizeof soon, .timeout_ms = 500};
+    struct tarn_hits *hits = NULL;
+    int rc = 0;
+    know(w, "k", &on_node0);
+    HARNESS_UNTIL(is_free(w->client, "k"), 5000);
+    harness_signal(w->redis->process, SIGSTOP);
+    HARNESS_UNTIL((tarn_hits_free(hits), rc = tarn_lookup(w->client, &key, 1, &soon, &hits)) != 0, 10000);
+    assert_true(rc == TARN_E_TIMEOUT || rc == TARN_E_DIRECTORY);
+    harness_signal(w->redis->process, SIGCONT);
+    HARNESS_UNTIL(is_free(w->client, "k"), 5000);
+    harness_passed(w->h);
+}
+
 /* Where the memory is not mapped, the client cannot look. */
 static void without_shared_memory_the_directory_is_asked(void **state)
 {
@@ -215,6 +242,8 @@ int main(void)
         CASE(the_copy_of_a_stopped_node_is_not_known_after_a_replace),
         CASE(the_copy_of_a_killed_node_is_no_hit),
         CASE(known_keys_are_found_while_redis_is_away),
+        cmocka_unit_test_setup_teardown(a_node_that_refuses_readers_without_redis_is_not_looked_at,
+                                        start_refusing, world_stop),
         CASE(without_shared_memory_the_directory_is_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
