@@ -293,7 +293,7 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # These measure times, of which a sanitizer's build says nothing.
-not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh
+not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh tests/integration/test_bench_put.sh
 # ThreadSanitizer delivers page faults too late for the handlers of the first. The second looks at memory while it is
 # written. In the third, two processes take turns by a counter in shared memory: the sanitizer reports that as a race.
 ifneq ($(findstring thread,$(SANITIZE)),)
@@ -310,7 +310,7 @@ $(B)/tests/late.so: tests/late/late.c
 	$(CC) -std=gnu11 $(WARNINGS) -O1 -fPIC -shared -o $@ $< -ldl
 check-late: all tests $(py_if_possible) $(B)/tests/late.so
 	@export LATE_SEED=$${LATE_SEED:-$$(date +%s)}; echo "LATE_SEED=$$LATE_SEED"; \
-	TARN_BUILD=$(B) PYTHON=$(PYTHON) LD_PRELOAD=$(abspath $(B)/tests/late.so) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) %test_tcpx_speed %test_hits %bench.sh %bench_peer.sh,$(filter $(B)/tests/test_%,$(tests)) $(scripts))
+	TARN_BUILD=$(B) PYTHON=$(PYTHON) LD_PRELOAD=$(abspath $(B)/tests/late.so) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) %test_tcpx_speed %test_hits %bench.sh %bench_peer.sh %bench_put.sh,$(filter $(B)/tests/test_%,$(tests)) $(scripts))
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests
@@ -470,7 +470,7 @@ help:
 	@echo 'make test        T=test_store ONLY=put: one program or script; ONLY: of a program the tests with that in their names'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make mutate      break each rule of tests/mutants in turn: a test has to notice; MUTANTS= JOBS=1'
-	@echo 'make bench       BENCH=all|shm|tcp|peer|lookup|alloc|idle, results in $(B)/bench/'
+	@echo 'make bench       BENCH=all|shm|put|tcp|peer|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
 	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'

@@ -22,7 +22,8 @@
  *   bench_ring_gets.h  what they ask a proxy for
  *   bench_writes.h     the two ranks of `tarn-bench ring --peer`
  *   bench_peer.h       the two processes of `tarn-bench peer`
- *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
+ *   bench_memcpy.c the limit of shared memory
+ *   bench_shm.c, bench_put.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_peer.c,
  *   bench_lookup.c, bench_alloc.c, bench_idle.c, bench_rows.c, bench_ring.c   the groups
  */
 #ifndef TARN_CLIENT_BENCH_H
@@ -315,6 +316,10 @@ void bench_objects_place(struct bench_objects *o, const char *place);
 int bench_objects_put(struct bench_objects *o);
 /* Removes the objects that exist. */
 void bench_objects_remove(struct bench_objects *o);
+/* Makes the node touch every page of BENCH_POOL once, so that no row includes that cost. */
+#define BENCH_POOL "cpu0:bytes=1G"
+#define BENCH_POOL_BYTES (1ull << 30)
+int bench_warm_pool(struct tarn_client *c, struct tarn_client *viewer);
 /* The addresses of the objects in the pool. Views hold them until the objects are freed. */
 int bench_objects_views(struct bench_objects *o, const void ***addrs_p);
 
@@ -331,6 +336,12 @@ extern const struct bench_ops bench_put_write_ops;
 
 /* Adds Redis over its Unix socket or TCP, and memcached likewise if it is built in and installed. */
 int bench_add_peers(const struct bench_env *e, struct bench_row *r, bool put, bool tcp, struct bench_load *l);
+
+/* --- memcpy (bench_memcpy.c) -------------------------------------------------------------------- */
+
+/* Adds memcpy as a limit: from those addresses into the load, or, where from is NULL, from the load into a
+ * mapping of a memfd. */
+int bench_add_memcpy(struct bench_row *r, struct bench_load *l, const void **from);
 
 /* --- the bare socket loop (bench_loop.c) -------------------------------------------------------- */
 
@@ -421,6 +432,7 @@ json_t *bench_latency_json(const struct bench_hist *h);
 
 /* A group returns an error only if it could not continue. */
 int bench_group_shm(struct bench_env *e, struct bench_report *rep);
+int bench_group_put(struct bench_env *e, struct bench_report *rep);
 int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
 int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
 int bench_group_rails(struct bench_env *e, struct bench_report *rep);

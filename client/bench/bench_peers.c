@@ -283,7 +283,7 @@ static int memcached_get_one(struct memcached_peer *p, memcached_st *m, size_t o
 /* The replies come in the order of the keys, because there is only one server. */
 static int memcached_get_many(struct memcached_peer *p, memcached_st *m, size_t first)
 {
-    enum { MOST = 64 };
+    enum { MOST = 256 };
     char names[MOST][32], key[MEMCACHED_MAX_KEY];
     const char *keys[MOST] = {0};
     size_t lens[MOST] = {0}, key_bytes, n = p->load->depth < MOST ? p->load->depth : MOST;

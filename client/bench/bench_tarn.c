@@ -111,6 +111,24 @@ void bench_objects_remove(struct bench_objects *o)
         tarn_remove(o->c, o->keys, o->load->objects, NULL, CALL_MS);
 }
 
+int bench_warm_pool(struct tarn_client *c, struct tarn_client *viewer)
+{
+    uint64_t bytes = 64 << 20;
+    struct bench_load *l;
+    struct bench_objects *o;
+    int rc = bench_load_new(bytes, 1, 1, 1, BENCH_POOL_BYTES / bytes - 3, &l);
+
+    if (rc != 0)
+        return rc;
+    rc = bench_objects_new(c, viewer, "warm", l, &o);
+    if (rc == 0) {
+        rc = bench_objects_put(o);
+        bench_objects_free(o);
+    }
+    bench_load_free(l);
+    return rc;
+}
+
 int bench_objects_views(struct bench_objects *o, const void ***addrs_p)
 {
     size_t n = o->load->objects;
