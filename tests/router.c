@@ -440,6 +440,77 @@ static void *run(void *arg)
     return NULL;
 }
 
+/* --- routes of this process --------------------------------------------------------------------- */
+
+enum { ROUTES_MAX = 64 };
+
+static struct {
+    pthread_mutex_t lock;
+    size_t n;
+    bool no_unix;
+    struct {
+        struct sockaddr_in from, to;
+    } at[ROUTES_MAX];
+} routes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void router_no_unix(bool on)
+{
+    pthread_mutex_lock(&routes.lock);
+    routes.no_unix = on;
+    pthread_mutex_unlock(&routes.lock);
+}
+
+static bool same(const struct sockaddr_in *a, const struct sockaddr_in *b)
+{
+    return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+void router_route(const char *from, const char *to)
+{
+    struct sockaddr_in there;
+    size_t i = 0;
+    parse(from, &there);
+    pthread_mutex_lock(&routes.lock);
+    while (i < routes.n && !same(&routes.at[i].from, &there))
+        i++;
+    assert_true(i < ROUTES_MAX);
+    routes.at[i].from = there;
+    parse(to, &routes.at[i].to);
+    routes.n += i == routes.n;
+    pthread_mutex_unlock(&routes.lock);
+}
+
+/* Their ports may be given to others now. */
+static void forget_routes(const struct sockaddr_in *to)
+{
+    pthread_mutex_lock(&routes.lock);
+    for (size_t i = routes.n; i-- > 0;)
+        if (same(&routes.at[i].to, to))
+            routes.at[i] = routes.at[--routes.n];
+    pthread_mutex_unlock(&routes.lock);
+}
+
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes)
+{
+    bool refused;
+    const void *target = to;
+    struct sockaddr_in there;
+    pthread_mutex_lock(&routes.lock);
+    refused = routes.no_unix && to->sa_family == AF_UNIX;
+    for (size_t i = 0; i < routes.n && to->sa_family == AF_INET; i++)
+        if (same(&routes.at[i].from, (const struct sockaddr_in *)target)) {
+            there = routes.at[i].to;
+            target = &there;
+            break;
+        }
+    pthread_mutex_unlock(&routes.lock);
+    if (refused) {
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    return (int)syscall(SYS_connect, fd, target, bytes);
+}
+
 /* --- calls -------------------------------------------------------------------------------------- */
 
 static bool has_polled(struct router *r)
@@ -484,6 +555,7 @@ void router_stop(struct router *r)
     while (r->relays) {
         struct relay *x = r->relays;
         r->relays = x->next;
+        forget_routes(&x->at);
         relay_free(x);
     }
     close(r->wake);
@@ -551,63 +623,4 @@ uint64_t relay_bytes(struct relay *x)
     uint64_t n = x->bytes;
     pthread_mutex_unlock(&x->router->lock);
     return n;
-}
-
-/* --- routes of this process --------------------------------------------------------------------- */
-
-enum { ROUTES_MAX = 64 };
-
-static struct {
-    pthread_mutex_t lock;
-    size_t n;
-    bool no_unix;
-    struct {
-        struct sockaddr_in from, to;
-    } at[ROUTES_MAX];
-} routes = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void router_no_unix(bool on)
-{
-    pthread_mutex_lock(&routes.lock);
-    routes.no_unix = on;
-    pthread_mutex_unlock(&routes.lock);
-}
-
-static bool same(const struct sockaddr_in *a, const struct sockaddr_in *b)
-{
-    return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
-}
-
-void router_route(const char *from, const char *to)
-{
-    struct sockaddr_in there;
-    size_t i = 0;
-    parse(from, &there);
-    pthread_mutex_lock(&routes.lock);
-    while (i < routes.n && !same(&routes.at[i].from, &there))
-        i++;
-    assert_true(i < ROUTES_MAX);
-    routes.at[i].from = there;
-    parse(to, &routes.at[i].to);
-    routes.n += i == routes.n;
-    pthread_mutex_unlock(&routes.lock);
-}
-
-int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes)
-{
-    bool refused;
-    const void *target = to;
-    pthread_mutex_lock(&routes.lock);
-    refused = routes.no_unix && to->sa_family == AF_UNIX;
-    for (size_t i = 0; i < routes.n && to->sa_family == AF_INET; i++)
-        if (same(&routes.at[i].from, (const struct sockaddr_in *)target)) {
-            target = &routes.at[i].to; /* still valid without the lock: routes are never removed */
-            break;
-        }
-    pthread_mutex_unlock(&routes.lock);
-    if (refused) {
-        errno = ECONNREFUSED;
-        return -1;
-    }
-    return (int)syscall(SYS_connect, fd, target, bytes);
 }

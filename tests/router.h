@@ -52,7 +52,7 @@ struct router *router_start(uint64_t seed);
 /* fork() at a moment at which the router's thread holds no lock of malloc: the address sanitizer's malloc of
  * a child waits forever for such a lock. The child must not use the router. */
 pid_t router_fork(struct router *r);
-/* Closes all connections. NULL is allowed. */
+/* Closes all connections, and ends the routes to its relays. NULL is allowed. */
 void router_stop(struct router *r);
 
 /* Listens at `listen_at` ("127.0.0.1:0": any port) and connects to `to`. Both are numeric "host:port". */

@@ -354,7 +354,7 @@ class Messages(unittest.TestCase):
 
     def test_a_sender_that_fails(self):
         with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(two_processes.run("", _fails, lambda c, channel: None, []), 1)
+            self.assertEqual(two_processes.run("", _fails, _tells, []), 1)
         self.assertIn("the sender has ended with 1", said.getvalue())
 
     @needs_torch_alone
@@ -407,7 +407,12 @@ class SparseAttention(unittest.TestCase):
         self.assertRegex(said[0], "10 steps of 64 of 1024 rows, [0-9]+ read, all equal; a page was removed")
 
 
+def _tells(c, channel):
+    channel.send(b"accepted")
+
+
 def _fails(c, channel):
+    channel.recv_into(bytearray(8))  # a channel that ends before it is accepted is never accepted
     sys.exit(1)
 
 
