@@ -206,9 +206,10 @@ static pid_t mover(const struct window_pair *p, const struct tarn_lease *l, cons
             _exit(1);
         const struct tarn_piece piece = {.addr = s->bytes, .bytes = tarn_reach_bytes(r)};
         struct tarn_move m = {.pieces = &piece, .npieces = 1}, none = {.npieces = 0};
+        const struct tarn_move_options o = {.size = sizeof(o), .timeout_ms = 60000}; /* the end is tested */
         if (write && tarn_write(r, &none, 1, NULL))
             _exit(1);
-        atomic_store(&s->rc, write ? tarn_write(r, &m, 1, NULL) : tarn_read(r, &m, 1, NULL));
+        atomic_store(&s->rc, write ? tarn_write(r, &m, 1, &o) : tarn_read(r, &m, 1, &o));
         dprintf(2, "MOVER %s\n", tarn_last_error());
         _exit(0);
     }
