@@ -186,7 +186,7 @@ static int take_reply(struct tarn_control_conn *conn, bool here, uint64_t deadli
         rc = tarn_resp_try(conn->resp, reply_p);
     }
     if (rc != 0)
-        conn->reply_due = false;
+        conn->replies_due = 0;
     return rc;
 }
 
@@ -369,7 +369,7 @@ static bool is_disposed(struct tarn_control_conn *conn)
 {
     struct tarn_peer_node *node = conn->node;
 
-    if (conn->reply_due) {
+    if (conn->replies_due > 0) {
         tarn_monitor_owe(node->client, conn);
         return true;
     }
@@ -401,9 +401,18 @@ int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_com
 
     if (rc == 0)
         rc = tarn_resp_flush(conn->resp, deadline_ns, cancel);
-    conn->reply_due = rc == 0;
-    conn->grants = false;
+    conn->replies_due = rc == 0;
+    conn->grants = conn->behind = false;
     conn->since_ns = tarn_now_ns();
+    return rc;
+}
+
+int tarn_control_conn_send_behind(struct tarn_control_conn *conn, const struct tarn_command *c,
+                                  uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    int rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
+
+    conn->replies_due += rc == 0;
     return rc;
 }
 
@@ -411,13 +420,16 @@ int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_com
 static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
                       redisReply **reply_p)
 {
-    bool together = conn->greets || conn->refused; /* both may have come at once */
+    bool together = conn->greets || conn->refused || conn->behind; /* both may have come at once */
     int rc = conn->greets ? greeted(conn, deadline_ns, cancel) : 0;
 
     if (rc == 0)
         rc = take_reply(conn, together, deadline_ns, cancel, reply_p);
-    if (rc == 0)
-        conn->reply_due = false;
+    if (rc == 0) {
+        conn->replies_due--;
+        conn->behind = conn->replies_due > 0;
+        conn->grants = false;
+    }
     return rc;
 }
 
@@ -443,7 +455,7 @@ int tarn_control_conn_finish(struct tarn_control_conn *conn, uint64_t deadline_n
 {
     int rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
 
-    if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
+    if (rc != TARN_E_TIMEOUT || conn->replies_due) /* a node that answers TIMEOUT is not silent: Redis is */
         tarn_peer_node_failed(conn->node, rc, tarn_last_error(), conn->since_ns);
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
         tarn_control_conn_drop(conn);

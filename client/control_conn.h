@@ -35,6 +35,9 @@ void tarn_control_conn_give(struct tarn_control_conn *conn);
 void tarn_control_conn_rest(struct tarn_control_conn *conn);
 int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_command *c, uint64_t deadline_ns,
                            struct tarn_cancel *cancel);
+/* The same behind a command that was appended to conn->resp and not sent. Both replies are to be read. */
+int tarn_control_conn_send_behind(struct tarn_control_conn *conn, const struct tarn_command *c,
+                                  uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* Waits for the reply. An error in place of the whole reply is a failure. */
 int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
                             redisReply **reply_p);

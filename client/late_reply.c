@@ -9,24 +9,29 @@
 #include "base/resp/resp.h"
 #include "client/client.h"
 #include "client/control_conn.h"
+#include "client/owed_command.h"
 #include "client/retire.h"
 
 #define LATE_MAX_NS (60 * TARN_NS_PER_S)
 
-static void give_grants_back(struct tarn_control_conn *conn, const redisReply *reply)
+/* By another connection: STORE's reply may be outstanding on this one, and would be waited for. */
+static void give_grants_back(struct tarn_peer_node *node, const redisReply *reply)
 {
-    struct tarn_command *c = tarn_resp_command(conn->resp, "ABORT", NULL);
+    struct tarn_command c = {.n = 0};
 
+    tarn_command_str(&c, "ABORT");
     for (size_t i = 0; i < reply->elements; i++) {
         const redisReply *e = reply->element[i];
         if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str)
             continue;
-        tarn_command_u64(c, (uint64_t)e->element[0]->integer);
-        tarn_command_u64(c, (uint64_t)e->element[2]->integer);
-        tarn_command_str(c, e->element[3]->str);
+        tarn_command_u64(&c, (uint64_t)e->element[0]->integer);
+        tarn_command_u64(&c, (uint64_t)e->element[2]->integer);
+        tarn_command_add(&c, e->element[3]->str, e->element[3]->len);
     }
-    if (c->n > 1)
-        tarn_control_conn_send(conn, c, tarn_deadline(100), NULL);
+    if (c.n > 1)
+        tarn_owed_command_add(node, &c);
+    else
+        tarn_command_free(&c);
 }
 
 /* True: the connection must be looked at again. */
@@ -37,18 +42,19 @@ static bool is_late(struct tarn_control_conn *conn)
     redisReply *reply = NULL;
     int fds[TARN_RESP_FDS_MAX], rc = 0;
 
-    if (conn->refused || poll(&fd, 1, 0) != 0) /* refused: this reply may have been read with HELLO's */
-        rc = tarn_control_conn_reply(conn, tarn_deadline(100), NULL, &reply);
+    bool more = poll(&fd, 1, 0) != 0;
+    if (more || conn->refused || conn->behind) /* it may have been received with the reply before it */
+        rc = tarn_control_conn_reply(conn, tarn_deadline(more ? 100 : 0), NULL, &reply);
     /* Descriptors of a late ATTACH would pass for the next one's. */
     for (int n = tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
         close(fds[n - 1]);
     if (reply && grants)
-        give_grants_back(conn, reply);
+        give_grants_back(conn->node, reply);
     if (reply)
         freeReplyObject(reply);
-    if (conn->reply_due && tarn_now_ns() - conn->since_ns < LATE_MAX_NS)
+    if (conn->replies_due && tarn_now_ns() - conn->since_ns < LATE_MAX_NS)
         return true;
-    if (conn->reply_due || rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
+    if (conn->replies_due || rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
         tarn_control_conn_drop(conn);
     else
         tarn_control_conn_give(conn);

@@ -122,14 +122,14 @@ static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, ui
     uint64_t until = wait_until(s, since, patience, deadline_ns);
     int rc = tarn_control_conn_reply(conn, until, cancel, reply_p);
 
-    if (rc != TARN_E_TIMEOUT || !conn->reply_due || s->last)
+    if (rc != TARN_E_TIMEOUT || !conn->replies_due || s->last)
         return rc;
     rc = tarn_link_ask_node(node, deadline_ns, cancel);
     if (rc != 0)
         return rc;
     /* If the node was only paused, both answers have come. */
     rc = tarn_control_conn_reply(conn, tarn_now_ns(), cancel, reply_p);
-    if (rc != TARN_E_TIMEOUT || !conn->reply_due)
+    if (rc != TARN_E_TIMEOUT || !conn->replies_due)
         return rc;
     return silent(s, since, patience, "ATTACH is not answered, though the node answers: are its ports up?");
 }
@@ -293,7 +293,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
     l->term = conn->term;
     tarn_reason_keep(&why, rc = open_on(conn, &asked, &steps, cancel, l));
     /* Closing it also tells the node that nobody waits for the answer. */
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->replies_due)
         tarn_control_conn_drop(conn);
     else if (s->write) /* this thread soon takes it again for COMMIT */
         tarn_control_conn_rest(conn);

@@ -79,19 +79,21 @@ struct tarn_peer_node_pool {
     char name[TARN_POOL_NAME_MAX + 1];
     uint32_t index;
     uint64_t bytes;
+    bool gpu;
 };
 
-/* A control connection with at most one command outstanding. */
+/* A control connection with at most one command outstanding; RESERVE with STORE counts as one. */
 struct tarn_control_conn {
     struct tarn_control_conn *next;
     struct tarn_resp *resp;
     struct tarn_peer_node *node;
-    bool local;     /* over the Unix socket */
-    bool reply_due; /* a reply is outstanding */
-    bool grants;    /* ... and it is RESERVE's */
-    bool greets;    /* ... and HELLO's comes before it */
-    bool refused;   /* HELLO was refused, or another incarnation has answered: not to be used again */
-    bool published; /* HELLO has shown the secret from the node's record */
+    uint8_t replies_due; /* replies are outstanding */
+    bool local;          /* over the Unix socket */
+    bool grants;         /* the next reply is RESERVE's */
+    bool behind;         /* the next reply is the second of two, and may have been received with the first */
+    bool greets;         /* ... and HELLO's comes before it */
+    bool refused;        /* HELLO was refused, or another incarnation has answered: not to be used again */
+    bool published;      /* HELLO has shown the secret from the node's record */
     uint64_t since_ns, hello_ns;
     uint64_t term; /* of the session, as HELLO's answer said */
 };

@@ -7,11 +7,13 @@
 
 #include "client/check.h"
 #include "client/event.h"
+#include "client/memory.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_write.h"
+#include "transport/pieces.h"
 
 /* Items still to be put, in order. Those to be tried again go to the end. */
 struct queue {
@@ -198,6 +200,16 @@ static int run(struct tarn_put *p, struct queue *q)
     return rc;
 }
 
+/* One object in host memory, whose node cannot be replaced by another. All its pieces have been checked. */
+static bool is_small(const struct tarn_put *p)
+{
+    const struct tarn_item *item = &p->items[0];
+
+    return p->n == 1 && p->replicas == 1 && p->ncandidates == 1 && !item->layout &&
+           item->npieces == tarn_first_pieces(item->npieces) && item->tensor.bytes <= TARN_SMALL_BYTES &&
+           tarn_items_on_gpus(item, 1) == 0;
+}
+
 int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
                  uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
@@ -217,6 +229,7 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
     admit(&p, &q);
     if (q.tail > 0) {
         rc = tarn_put_plan(&p, o);
+        p.small = is_small(&p);
         if (rc == 0)
             rc = run(&p, &q);
         for (size_t i = 0; rc != 0 && i < n; i++)

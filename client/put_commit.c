@@ -57,6 +57,11 @@ static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
 
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
+    if (node->stores) { /* it was sent with RESERVE */
+        node->stores = false;
+        node->committing = true;
+        return 0;
+    }
     int rc = node->commit ? 0 : tarn_control_conn_take(node->node, p->deadline_ns, p->cancel, &node->commit);
 
     if (rc != 0)

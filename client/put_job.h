@@ -8,6 +8,10 @@
  * the first copies; the others follow after its answer.) Each node has two control connections, one for
  * RESERVE and one for COMMIT.
  *
+ * A put of one small object to the only node that may take it sends STORE behind RESERVE, with the bytes: the
+ * node writes and commits. So it takes one round trip in place of two. Where there are other nodes to turn to
+ * it does not: it could not tell whether a silent node has published.
+ *
  * Life of a target (one copy of one object):
  *   WANTED --sent--> ASKED --granted--> RESERVED --written--> WRITTEN --sent--> COMMITTING --> STORED
  * and from any of these to LOST; then its reservation is ABORTed. All items and copies of a chunk carry one
@@ -35,6 +39,7 @@ struct tarn_put_job;
 #define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
 #define TARN_CHUNK_NS 500000          /* writing a chunk should take as long as RESERVE and COMMIT */
 #define TARN_CHUNK_LAST (2ull << 20)  /* the least of the last chunks */
+#define TARN_SMALL_BYTES 16384        /* STORE takes at most so many */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
 #define TARN_PUT_GRACE_NS (30 * TARN_NS_PER_MS)
@@ -95,6 +100,7 @@ struct tarn_put_node {
     struct tarn_peer_node *node;
     struct tarn_control_conn *reserve, *commit;
     bool reserving, committing; /* a reply is outstanding */
+    bool stores;                /* STORE was sent behind RESERVE */
 };
 
 struct tarn_put {
@@ -104,6 +110,7 @@ struct tarn_put {
     uint32_t flags, ttl_ms, replicas;
     char pool[TARN_POOL_NAME_MAX + 1]; /* "*": the node chooses */
     bool fixed;                        /* the caller named a node */
+    bool small;                        /* STORE may take it, if the node does */
     uint64_t deadline_ns;
     struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts: RESERVE and ABORT.
+ * Puts: RESERVE, STORE and ABORT.
  *
  * Where the caller named no node, a node that cannot take an object (full, draining, gone, too many sessions
  * of this process) is replaced by the next one in the key's order. BUSY for an item means that this session
@@ -18,6 +18,7 @@
 #include "client/peer_nodes.h"
 #include "client/put_plan.h"
 #include "client/retire.h"
+#include "transport/pieces.h"
 
 #define ABORT_NS (100 * TARN_NS_PER_MS)
 
@@ -104,6 +105,78 @@ static const struct tarn_command *reserve_command(struct tarn_put *p, struct tar
     return a;
 }
 
+/* --- STORE -------------------------------------------------------------------------------------- */
+
+/* Does the node take bytes for the put's pool by a message? As over tcp: both ends must use it. */
+static bool takes_bytes(const struct tarn_put *p, struct tarn_peer_node *node)
+{
+    const struct tarn_client *c = p->client;
+    bool takes = node->npools > 0;
+    int tcp = 0;
+
+    while (tcp < c->ntransports && strcmp(c->transports[tcp]->name, "tcp") != 0)
+        tcp++;
+    pthread_mutex_lock(&node->lock);
+    takes = tcp < c->ntransports && node->tick_learned_ns != 0; /* STORE has a deadline on the node's clock */
+    for (uint32_t i = 0; i < node->npools; i++) {
+        const struct tarn_peer_node_pool *pool = &node->pools[i];
+        if (strcmp(p->pool, "*") == 0 || strcmp(p->pool, pool->name) == 0)
+            takes &= !pool->gpu && pool->index < TARN_POOLS_MAX &&
+                     atomic_load(&node->pool_transports[pool->index]) >> tcp & 1;
+    }
+    pthread_mutex_unlock(&node->lock);
+    return takes;
+}
+
+static const struct tarn_command *store_command(const struct tarn_put *p, const struct tarn_put_node *node)
+{
+    struct tarn_command *a = tarn_resp_command(node->reserve->resp, "STORE", NULL);
+    const struct tarn_item *item = &p->items[0];
+    char whole[TARN_SMALL_BYTES];
+    struct tarn_cursor at = {0};
+    size_t bytes = 0;
+    uint64_t n;
+    void *run;
+
+    tarn_command_u64(a, tarn_peer_node_clock(node->node, p->deadline_ns));
+    while ((n = tarn_cursor_next(&at, item->pieces, item->npieces, SIZE_MAX, &run)) > 0) {
+        memcpy(whole + bytes, run, n);
+        bytes += n;
+    }
+    tarn_command_add(a, whole, bytes);
+    return a;
+}
+
+/* RESERVE, with STORE behind it where that may be. */
+static int send_command(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
+{
+    struct tarn_control_conn *conn = node->reserve;
+    const struct tarn_command *reserve = reserve_command(p, c, node);
+
+    node->stores = p->small && !conn->greets && takes_bytes(p, node->node);
+    if (!node->stores)
+        return tarn_control_conn_send(conn, reserve, p->deadline_ns, p->cancel);
+    int rc = tarn_resp_append_command(conn->resp, reserve);
+    return rc ? rc : tarn_control_conn_send_behind(conn, store_command(p, node), p->deadline_ns, p->cancel);
+}
+
+/* RESERVE has been answered. STORE's answer is COMMIT's; where nothing was granted, it says nothing. */
+static void expect_store(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
+{
+    struct tarn_target *t = &c->targets[0];
+    redisReply *reply;
+
+    if (t->state == TARN_TARGET_RESERVED) {
+        t->state = TARN_TARGET_WRITTEN;
+        node->commit = node->reserve;
+        node->reserve = NULL;
+        return;
+    }
+    node->stores = false;
+    if (tarn_control_conn_reply(node->reserve, p->deadline_ns, p->cancel, &reply) == 0)
+        freeReplyObject(reply);
+}
+
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_steps steps = steps_of(p, node->node);
@@ -113,7 +186,7 @@ static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pu
 
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_send(node->reserve, reserve_command(p, c, node), p->deadline_ns, p->cancel);
+    rc = send_command(p, c, node);
     node->reserving = node->reserve->grants = rc == 0;
     return rc;
 }
@@ -211,6 +284,7 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
     struct tarn_reason why;
 
     tarn_reason_keep(&why, rc);
+    node->stores = false;
     if (refused_hello)
         unask(p, c, r);
     if (rc == TARN_E_BUSY && !refused_hello) { /* the whole command: the node is draining */
@@ -224,7 +298,7 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
             tarn_control_conn_drop(node->reserve);
         node->reserve = NULL;
     } else {
-        if (rc == TARN_E_TIMEOUT && node->reserve->reply_due)
+        if (rc == TARN_E_TIMEOUT && node->reserve->replies_due)
             tarn_peer_node_failed(r, rc, why.text, node->reserve->since_ns);
         tarn_control_conn_give(node->reserve); /* the keeper gives back what a late answer grants */
         node->reserve = NULL;
@@ -261,6 +335,8 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
             }
             take_grants(p, c, node, reply);
             freeReplyObject(reply);
+            if (node->stores)
+                expect_store(p, c, node);
         }
         tarn_chunk_ask(p, c);
     } while (is_reserving(p, NULL));

@@ -272,7 +272,8 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
         for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
-            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item);
+            if (job->targets[k].state == TARN_TARGET_RESERVED) /* else STORE writes it */
+                tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item);
     }
     tarn_put_written(p);
 }

@@ -43,6 +43,7 @@ int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *
         snprintf(node->pools[i].name, sizeof node->pools[i].name, "%s", p->name);
         node->pools[i].index = p->index;
         node->pools[i].bytes = p->bytes;
+        node->pools[i].gpu = strcmp(p->kind, "cpu") != 0;
         if (p->index < TARN_POOLS_MAX)
             atomic_store(&node->pool_transports[p->index], (uint8_t)transport_bits(c, p->transports));
     }

@@ -191,7 +191,7 @@ int bench_group_put(struct bench_env *e, struct bench_report *rep)
     if (rc == 0)
         rc = bench_start_node(e, BENCH_POOL);
     if (rc == 0)
-        rc = bench_client(e, "shm", &b.c);
+        rc = bench_client(e, "shm,tcp", &b.c);
     if (rc == 0)
         rc = bench_client(e, "shm", &b.viewer);
     if (rc == 0)

@@ -146,6 +146,8 @@ static const struct tarn_control_command commands[] = {
      "<pool|*> <absent|replace> <version> <ttl_ms> <pin 0|1> {<key> <bytes> <dtype> <shape>}..."},
     {"COMMIT", tarn_command_commit, 6, 3, 3, TARN_SESSION,
      "<deadline_ns> <put|join> {<pool index> <slot> <gen>}..."},
+    {"STORE", tarn_command_store, 3, 0, 0, TARN_SESSION,
+     "<deadline_ns> <bytes>: fills what the RESERVE before it was granted, and commits it"},
     {"ABORT", tarn_command_abort, 4, 1, 3, TARN_SESSION, "{<pool index> <slot> <gen>}..."},
     {"DELETE", tarn_command_delete, 2, 1, 1, TARN_SESSION, "<key>...: removes objects from all nodes"},
     {"RELEASE", tarn_command_release, 4, 1, 3, TARN_SESSION,

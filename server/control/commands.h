@@ -3,7 +3,7 @@
  * The commands of docs/protocol.md:
  *   commands.c            the table, and commands for operators
  *   commands_data.c       RESERVE, ABORT and other commands of the store
- *   commands_directory.c  COMMIT
+ *   commands_directory.c  COMMIT, STORE
  *   commands_displaced.c  DELETE, RELEASE, SETTLED: they free copies on all nodes
  *   names.c               LEND, UNLEND
  * transport/host/commands.h has those that every host has.
@@ -26,8 +26,8 @@ int tarn_node_authenticate(struct tarn_conn *c, const redisReply *given);
 void tarn_node_greet(struct tarn_conn *c);
 
 tarn_command_fn tarn_command_reserve, tarn_command_abort, tarn_command_pin, tarn_command_unpin,
-    tarn_command_pinned, tarn_command_touch, tarn_command_evict, tarn_command_commit, tarn_command_delete,
-    tarn_command_release, tarn_command_settled, tarn_command_lend, tarn_command_unlend;
+    tarn_command_pinned, tarn_command_touch, tarn_command_evict, tarn_command_commit, tarn_command_store,
+    tarn_command_delete, tarn_command_release, tarn_command_settled, tarn_command_lend, tarn_command_unlend;
 
 /* --- commands_data.c ----------------------------------------------------------------------------- */
 

@@ -78,6 +78,7 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
         tarn_reply_failure(c, rc);
         return;
     }
+    c->grant = (struct tarn_conn_grant){g.pool, g.slot, g.gen, g.offset, r->tensor.bytes};
     tarn_conn_node(c)->stats.reserved++;
     tarn_gen_format(g.gen, gen);
     tarn_resp_add_array(&c->out, 4);
@@ -100,6 +101,7 @@ int tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_reserve r;
     uint64_t refused = 0;
+    c->grant.gen = 0;
     int rc = parse_reserve(c, args, &r);
     if (!rc && tarn_conn_node(c)->state != TARN_NODE_READY)
         rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", tarn_conn_node(c)->id);
@@ -109,6 +111,8 @@ int tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_resp_add_array(&c->out, (n - 6) / 4);
     for (size_t i = 6; i < n; i += 4)
         reserve_item(c, args + i, &r);
+    if (n > 10) /* STORE is for one item */
+        c->grant.gen = 0;
     tarn_reservations_changed(c->session);
     return 0;
 }

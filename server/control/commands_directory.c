@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMMIT. The control thread or the directory thread does its work with Redis: direct_publish.c, pending.h.
+/* COMMIT and STORE. The control thread or the directory thread does its work with Redis: direct_publish.c,
+ * pending.h.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "server/directory/presence.h"
 
 #define COMMIT_ITEMS_MAX 4096
+#define STORE_BYTES_MAX 65536 /* the control thread copies them */
 
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
@@ -219,11 +221,9 @@ static void commit_late(struct tarn_pending *pending)
 }
 
 /* join: the copy belongs to a version that the key already has; it replaces and creates nothing. */
-static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redisReply **args)
+static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, struct commit_item *item)
 {
     struct tarn_request *r = &k->pending.request;
-    struct commit_item *item = &k->items[k->nitems++];
-    item->code = tarn_arg_slot(args, &item->pool, &item->slot, &item->gen);
     if (!item->code)
         item->code = tarn_store_commit_begin(tarn_conn_node(c)->store, c->session->id, item->pool, item->slot,
                                              item->gen, &r->publishes[r->n]);
@@ -239,15 +239,12 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
 
 /* An absolute deadline, so that one who was told that the put had failed does not see it take place after
  * all, because the node was held up before it read this. */
-static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout_ms, bool *join)
+static int time_left(const struct tarn_node *n, const redisReply *arg, uint64_t *timeout_ms)
 {
     uint64_t deadline_ns, now_ns = tarn_now_ns() - tarn_store_tick_base_ns(n->store);
-    int rc = tarn_arg_u64(args[1], "deadline_ns", 10, UINT64_MAX, &deadline_ns);
+    int rc = tarn_arg_u64(arg, "deadline_ns", 10, UINT64_MAX, &deadline_ns);
     if (rc)
         return rc;
-    *join = strcmp(args[2]->str, "join") == 0;
-    if (!*join && strcmp(args[2]->str, "put"))
-        return tarn_fail(TARN_E_INVALID, "COMMIT: '%s': put or join", args[2]->str);
     if (deadline_ns <= now_ns)
         return tarn_fail(TARN_E_TIMEOUT, "COMMIT: came %llu ms after its deadline",
                          (now_ns - deadline_ns) / TARN_NS_PER_MS);
@@ -269,39 +266,124 @@ static void refuse_commit(struct tarn_conn *c, size_t items)
         tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());
 }
 
-int tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
+/* *k_p NULL with 0: the node commits nothing now, and has answered so. */
+static int commit_new(struct tarn_conn *c, size_t items, struct commit **k_p)
 {
-    uint64_t timeout_ms = 0;
-    size_t items = (n - 3) / 3;
-    struct commit *k = NULL;
-    bool join = false;
-    int rc = commit_args(tarn_conn_node(c), args, &timeout_ms, &join);
-    if (!rc && items > COMMIT_ITEMS_MAX)
-        rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
-    if (!rc && tarn_conn_node(c)->state == TARN_NODE_WITHDRAWING)
-        rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", tarn_conn_node(c)->id);
-    if (rc)
-        return rc;
+    *k_p = NULL;
+    if (tarn_conn_node(c)->state == TARN_NODE_WITHDRAWING)
+        return tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", tarn_conn_node(c)->id);
     if (!tarn_presence_here(tarn_conn_node(c))) {
         refuse_commit(c, items);
         return 0;
     }
-    k = tarn_pending_new(sizeof(*k) + items * sizeof(k->items[0]), TARN_REQUEST_PUBLISH, items,
-                         items * TARN_KEY_MAX);
+    struct commit *k = tarn_pending_new(sizeof(*k) + items * sizeof(k->items[0]), TARN_REQUEST_PUBLISH, items,
+                                        items * TARN_KEY_MAX);
     if (!k)
         return tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
     k->pending.answer = commit_answer;
     k->pending.late = commit_late;
-    for (size_t i = 3; i < n; i += 3)
-        commit_begin(k, c, join, args + i);
+    k->nitems = items;
+    *k_p = k;
+    return 0;
+}
+
+static void commit_start(struct commit *k, struct tarn_conn *c, uint64_t timeout_ms)
+{
     if (k->pending.request.n) {
         tarn_pending_start(&k->pending, c, timeout_ms);
-        return 0;
+        return;
     }
     k->pending.node = tarn_conn_node(c);
     tarn_resp_add_array(&c->out, k->nitems);
     for (size_t i = 0; i < k->nitems; i++)
         answer_item(k, &k->items[i], &k->pending.request.failure, &c->out);
     tarn_pending_free(&k->pending);
+}
+
+int tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    uint64_t timeout_ms = 0;
+    size_t items = (n - 3) / 3;
+    struct commit *k;
+    bool join = strcmp(args[2]->str, "join") == 0;
+    int rc = time_left(tarn_conn_node(c), args[1], &timeout_ms);
+    if (!rc && !join && strcmp(args[2]->str, "put"))
+        rc = tarn_fail(TARN_E_INVALID, "COMMIT: '%s': put or join", args[2]->str);
+    if (!rc && items > COMMIT_ITEMS_MAX)
+        rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
+    if (!rc)
+        rc = commit_new(c, items, &k);
+    if (rc || !k)
+        return rc;
+    for (size_t i = 0; i < items; i++) {
+        struct commit_item *item = &k->items[i];
+        item->code = tarn_arg_slot(args + 3 + 3 * i, &item->pool, &item->slot, &item->gen);
+        commit_begin(k, c, join, item);
+    }
+    commit_start(k, c, timeout_ms);
+    return 0;
+}
+
+/* --- STORE -------------------------------------------------------------------------------------- */
+
+/* The bytes come as those over tcp do: where the node does not offer it, or the CPU cannot write, they do
+ * not. */
+static bool takes_bytes(const struct tarn_node *n, uint32_t pool)
+{
+    uint32_t npools;
+    if (tarn_store_pools(n->store, &npools)[pool].kind != TARN_POOL_CPU)
+        return false;
+    for (uint32_t t = 0; t < n->host.ntransports; t++) {
+        const struct tarn_host_transport *tr = &n->host.transports[t];
+        if (!strcmp(tr->ops->name, "tcp"))
+            return tr->ops->serves(tr->half, pool);
+    }
+    return false;
+}
+
+/* Writes an object's bytes into the extent that the connection was granted. */
+static int write_granted(const struct tarn_conn *c, const struct tarn_conn_grant *g, const redisReply *bytes)
+{
+    const struct tarn_node *n = tarn_conn_node(c);
+    const struct tarn_guard guard = tarn_store_guard(n->store);
+    void *to;
+    if (!g->gen)
+        return tarn_fail(TARN_E_STALE,
+                         "STORE: this connection's last RESERVE, of one item, was granted nothing");
+    if (!takes_bytes(n, g->pool))
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "STORE: node %s takes bytes only over tcp and into CPU pools: write to the extent",
+                         n->id);
+    if (bytes->len != g->bytes || bytes->len > STORE_BYTES_MAX)
+        return tarn_fail(TARN_E_INVALID, "STORE: %zu bytes for an object of %" PRIu64 ": all, and at most %d",
+                         bytes->len, g->bytes, STORE_BYTES_MAX);
+    int rc = guard.pin_write(guard.arg, c->session->id, g->pool, g->slot, g->gen, g->offset, g->bytes, &to);
+    if (rc)
+        return rc;
+    memcpy(to, bytes->str, bytes->len);
+    guard.unpin(guard.arg, g->pool, g->slot, g->gen);
+    tarn_conn_node(c)->stats.stores++;
+    return 0;
+}
+
+int tarn_command_store(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    const struct tarn_conn_grant g = c->grant;
+    uint64_t timeout_ms;
+    struct commit *k;
+    (void)n;
+    c->grant.gen = 0;
+    int rc = write_granted(c, &g, args[2]);
+    if (!rc)
+        rc = time_left(tarn_conn_node(c), args[1], &timeout_ms);
+    if (!rc)
+        rc = commit_new(c, 1, &k);
+    if (rc || !k)
+        return rc;
+    k->items[0] = (struct commit_item){.pool = g.pool, .slot = g.slot, .gen = g.gen};
+    commit_begin(k, c, false, &k->items[0]);
+    if (!k->items[0].code)
+        tarn_conn_hold(c);
+    commit_start(k, c, timeout_ms);
     return 0;
 }

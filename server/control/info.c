@@ -161,8 +161,10 @@ static void stats_section(const struct tarn_node *n, struct tarn_buf *out)
                     "# Stats\r\ntotal_connections_received:%" U "\r\ntotal_commands_processed:%" U
                     "\r\ntotal_error_replies:%" U "\r\n",
                     n->host.connections, n->host.commands, n->host.errors);
-    tarn_buf_printf(out, "reserved:%" U "\r\ncommitted:%" U "\r\ncommit_failed:%" U "\r\ndeleted:%" U "\r\n",
-                    s->reserved, s->committed, s->commit_failed, s->deleted);
+    tarn_buf_printf(out,
+                    "reserved:%" U "\r\ncommitted:%" U "\r\ncommit_failed:%" U "\r\ndeleted:%" U
+                    "\r\nstores:%" U "\r\n",
+                    s->reserved, s->committed, s->commit_failed, s->deleted, s->stores);
     tarn_buf_printf(
         out,
         "commit_latency_p50_us:%" U "\r\ncommit_latency_p99_us:%" U "\r\ncommit_latency_max_us:%" U "\r\n",

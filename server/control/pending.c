@@ -96,8 +96,8 @@ static void expire_one(struct tarn_pending *p)
         settled(p);
 }
 
-/* While anything is pending. A new one may be appended while connections go on, so the list is read afresh.
- */
+/* While anything is pending. The directory is slow, so answers that are held go now. A new one may be
+ * appended while connections go on, so the list is read afresh. */
 static void expire(void *arg)
 {
     struct tarn_node *n = arg;
@@ -108,6 +108,8 @@ static void expire(void *arg)
             expire_one(p);
             p = n->pending;
         } else {
+            if (p->conn)
+                tarn_conn_tell(p->conn);
             p = p->next;
         }
     }

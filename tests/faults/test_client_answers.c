@@ -569,6 +569,8 @@ static void short_deadlines_set_no_healthy_node_aside(void **state)
 
 /* --- malformed answers -------------------------------------------------------------------------- */
 
+enum { LARGE = 20000 }; /* goes by COMMIT, not by STORE */
+
 static void a_malformed_reply_is_no_success(void **state)
 {
     struct world *w = *state;
@@ -576,12 +578,12 @@ static void a_malformed_reply_is_no_success(void **state)
     struct tarn_client *c = client_of(w, "tcp");
     struct tarn_put_options replace = {.size = sizeof replace, .place = "node0", .flags = TARN_PUT_REPLACE};
     const struct tarn_key key = {"k", 1};
-    assert_int_equal(put(c, "k", 64, &on_node0), 0);
+    assert_int_equal(put(c, "k", LARGE, &on_node0), 0);
     relay_answer(relay, "DELETE", "*1\r\n$1\r\n1\r\n");
     assert_int_equal(tarn_remove(c, &key, 1, NULL, 2000), TARN_E_PROTOCOL);
     assert_non_null(strstr(tarn_last_error(), "DELETE: not an answer"));
     relay_answer(relay, "COMMIT", "*1\r\n:1\r\n");
-    assert_int_equal(put(c, "k", 64, &replace), TARN_E_PROTOCOL);
+    assert_int_equal(put(c, "k", LARGE, &replace), TARN_E_PROTOCOL);
     assert_non_null(strstr(tarn_last_error(), "COMMIT: not an answer"));
     tarn_close(c);
     relay_stop(relay);
@@ -595,9 +597,9 @@ static void an_unreadable_list_of_old_copies_is_in_doubt(void **state)
     struct tarn_client *c = client_of(w, "tcp");
     struct tarn_put_options replace = {.size = sizeof replace, .place = "node0", .flags = TARN_PUT_REPLACE};
     const struct tarn_key key = {"k", 1};
-    assert_int_equal(put(c, "k", 64, &on_node0), 0);
+    assert_int_equal(put(c, "k", LARGE, &on_node0), 0);
     relay_answer(relay, "COMMIT", "*1\r\n*1\r\n$3\r\nold\r\n");
-    assert_int_equal(put(c, "k", 64, &replace), TARN_E_IN_DOUBT);
+    assert_int_equal(put(c, "k", LARGE, &replace), TARN_E_IN_DOUBT);
     assert_non_null(strstr(tarn_last_error(), "key 'k': done, but not all old copies"));
     relay_answer(relay, "DELETE", "*1\r\n*2\r\n:1\r\n:3\r\n");
     assert_int_equal(tarn_remove(c, &key, 1, NULL, 2000), TARN_E_IN_DOUBT);

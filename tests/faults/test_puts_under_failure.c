@@ -301,7 +301,7 @@ static void broken_data_links_leave_nothing_reserved(void **state)
     struct tarn_client *c =
         client_open_faulty(w->redis->url, (struct tarn_options){.transports = "tcp"}, "tcp:error=1");
     for (int i = 0; i < 10; i++)
-        assert_int_not_equal(client_put(c, "k", 'a', 4096, &on_node[0]), 0);
+        assert_int_not_equal(client_put(c, "k", 'a', 65536, &on_node[0]), 0);
     HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
     tarn_close(c);
     harness_passed(w->h);

@@ -197,7 +197,7 @@ static void advance(struct tarn_conn *c)
     bool idle;
     do {
         idle = run_requests(c);
-        if (!flush(c)) {
+        if (!c->holds_answers && !flush(c)) {
             conn_free(c);
             return;
         }
@@ -207,7 +207,10 @@ static void advance(struct tarn_conn *c)
         return;
     }
     bool reads = c->state == TARN_CONN_READING && out_waiting(c) < OUT_BUSY && !c->nfds;
-    int events = (reads ? TARN_READABLE : 0) | (out_waiting(c) ? TARN_WRITABLE : 0);
+    bool writes = out_waiting(c) && !c->holds_answers;
+    /* Most waits end before more input comes. Until then the watch stays as it is, which saves two calls. */
+    bool rests = c->state == TARN_CONN_WAITING && !c->pushed && (c->events & TARN_READABLE);
+    int events = (reads || rests ? TARN_READABLE : 0) | (writes ? TARN_WRITABLE : 0);
     if (events != c->events && tarn_watch_set(c->watch, events)) {
         conn_free(c);
         return;
@@ -242,6 +245,20 @@ static void conn_event(void *arg, int events)
         conn_free(c);
         return;
     }
+    c->pushed |= (events & TARN_READABLE) && c->state == TARN_CONN_WAITING;
+    advance(c);
+}
+
+void tarn_conn_hold(struct tarn_conn *c)
+{
+    c->holds_answers = true;
+}
+
+void tarn_conn_tell(struct tarn_conn *c)
+{
+    if (!c->holds_answers)
+        return;
+    c->holds_answers = false;
     advance(c);
 }
 
@@ -255,6 +272,7 @@ void tarn_conn_resume(struct tarn_conn *c)
 {
     c->state = TARN_CONN_READING;
     c->waiter = NULL;
+    c->pushed = c->holds_answers = false;
     advance(c);
 }
 

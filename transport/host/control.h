@@ -23,6 +23,12 @@ struct tarn_waiter {
 
 enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING };
 
+/* What a node's RESERVE of one item was granted. gen 0: nothing. */
+struct tarn_conn_grant {
+    uint32_t pool, slot;
+    uint64_t gen, offset, bytes;
+};
+
 struct tarn_conn {
     struct tarn_conn *prev, *next;
     struct tarn_control *control;
@@ -41,6 +47,9 @@ struct tarn_conn {
     bool refused;                 /* a refusal has been logged */
     struct tarn_session *session; /* NULL before HELLO */
     struct tarn_waiter *waiter;   /* WAITING */
+    bool pushed;                  /* WAITING: more input has come, which waits */
+    bool holds_answers;           /* WAITING: earlier answers go with this one; see tarn_conn_hold() */
+    struct tarn_conn_grant grant; /* by the last RESERVE; STORE writes there */
 
     size_t holds; /* bytes of unfinished requests, as counted in the control's sum */
     struct tarn_buf out;
@@ -66,6 +75,11 @@ void tarn_conn_trust(struct tarn_conn *c);
 
 /* The current command's answer comes later. */
 void tarn_conn_wait(struct tarn_conn *c, struct tarn_waiter *w);
+/* Before that: the answers to earlier commands go with this one's, or by tarn_conn_tell(). Saves both ends a
+ * wake-up when the answer comes soon. */
+void tarn_conn_hold(struct tarn_conn *c);
+/* Sends answers that are held. The connection may be freed by this call. */
+void tarn_conn_tell(struct tarn_conn *c);
 /* The awaited answer is in the output. The connection may be freed by this call. */
 void tarn_conn_resume(struct tarn_conn *c);
 /* Descriptors to send with what is added to the output next. */

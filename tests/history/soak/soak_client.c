@@ -94,6 +94,15 @@ static void fill(const struct soak_room *room, size_t bytes, uint32_t key, uint6
     device_write(room->device, room->addr, bench, bytes);
 }
 
+/* Half of the puts of one copy name their node: small objects then go by STORE (client/put_job.h). */
+static const char *choose_place(uint32_t copies, char place[16])
+{
+    if (copies > 1 || rand() % 2)
+        return NULL;
+    snprintf(place, 16, "node%d", rand() % SOAK_NODES);
+    return place;
+}
+
 int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum history_kind kind,
              uint32_t copies, uint32_t deadline_ms)
 {
@@ -101,8 +110,10 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
     size_t bytes = soak_value_bytes(key);
     struct soak_room room = soak_room(0);
     struct tarn_piece piece = {.addr = room.addr, .bytes = bytes};
+    char place[16];
     struct tarn_put_options o = {.size = sizeof o,
                                  .timeout_ms = deadline_ms,
+                                 .place = choose_place(copies, place),
                                  .flags = kind == HISTORY_REPLACE ? TARN_PUT_REPLACE : 0,
                                  .replicas = copies};
     name_key(&n, key);
