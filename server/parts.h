@@ -34,7 +34,7 @@ enum tarn_node_state {
 
 struct tarn_node_stats {
     uint64_t reserved, committed, commit_failed, deleted;
-    uint64_t stores; /* objects whose bytes came with STORE */
+    uint64_t stores;                          /* objects whose bytes came with STORE */
     uint64_t commit_us[TARN_LATENCY_BUCKETS]; /* bucket i: below 2^i microseconds */
 };
 
