@@ -111,13 +111,13 @@ static const struct tarn_command *reserve_command(struct tarn_put *p, struct tar
 static bool takes_bytes(const struct tarn_put *p, struct tarn_peer_node *node)
 {
     const struct tarn_client *c = p->client;
-    bool takes = node->npools > 0;
     int tcp = 0;
 
     while (tcp < c->ntransports && strcmp(c->transports[tcp]->name, "tcp") != 0)
         tcp++;
     pthread_mutex_lock(&node->lock);
-    takes = tcp < c->ntransports && node->tick_learned_ns != 0; /* STORE has a deadline on the node's clock */
+    /* STORE has a deadline on the node's clock. */
+    bool takes = tcp < c->ntransports && node->npools > 0 && node->tick_learned_ns != 0;
     for (uint32_t i = 0; i < node->npools; i++) {
         const struct tarn_peer_node_pool *pool = &node->pools[i];
         if (strcmp(p->pool, "*") == 0 || strcmp(p->pool, pool->name) == 0)
@@ -168,6 +168,7 @@ static void expect_store(struct tarn_put *p, struct tarn_chunk *c, struct tarn_p
 
     if (t->state == TARN_TARGET_RESERVED) {
         t->state = TARN_TARGET_WRITTEN;
+        tarn_control_conn_rest(node->commit); /* of an earlier try */
         node->commit = node->reserve;
         node->reserve = NULL;
         return;
