@@ -2,7 +2,8 @@
 /*
  * Look-ups of 1000 keys in one call, compared with redis-benchmark, which pipelines the same command
  * (HGETALL), or EXISTS, over the same Unix socket, and with a bare pipelined loop of our own. One client has
- * never got the keys, so it asks the directory each time. The other has, so it looks at the slots.
+ * never got the keys, so it asks the directory each time. The other has, so it looks at the slots. A third
+ * keeps no descriptors: each of its gets asks the directory first, beside one HGETALL.
  */
 #include "client/bench/bench.h"
 
@@ -15,7 +16,7 @@
 #include "base/resp/resp.h"
 
 #define KEYS 1000
-#define OBJECT_BYTES 64
+#define OBJECT_BYTES 4096
 #define CALL_MS 10000
 #define RECORD_PREFIX "tarn:default:o:" /* metadata/KEYS.md */
 
@@ -26,6 +27,8 @@
 struct lookup_bench {
     struct bench_env *e;
     struct tarn_client *c, *reader; /* the reader has got all keys */
+    struct tarn_client *forgetful;  /* keeps one descriptor at most */
+    char content[OBJECT_BYTES];
     char names[KEYS][KEY_BYTES];
     struct tarn_key keys[KEYS];
     struct tarn_resp *redis; /* of the bare loop */
@@ -33,16 +36,16 @@ struct lookup_bench {
 
 static int put_and_get_objects(struct lookup_bench *b)
 {
-    char content[OBJECT_BYTES] = "";
-    struct tarn_piece piece = {.addr = content, .bytes = sizeof content};
+    struct tarn_piece piece = {.addr = b->content, .bytes = OBJECT_BYTES};
     struct tarn_item items[KEYS];
 
     for (size_t i = 0; i < KEYS; i++) {
         int n = snprintf(b->names[i], KEY_BYTES, KEY_PREFIX "%012zu", i);
         b->keys[i] = (struct tarn_key){.data = b->names[i], .bytes = (size_t)n};
         items[i] = (struct tarn_item){
-            .key = b->keys[i], .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof content)};
+            .key = b->keys[i], .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(OBJECT_BYTES)};
     }
+    memset(b->content, 'x', OBJECT_BYTES);
     int rc = tarn_put(b->c, items, KEYS, NULL);
     return rc ? rc : tarn_get(b->reader, items, KEYS, NULL);
 }
@@ -129,6 +132,35 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
     return rc;
 }
 
+static int get_unknown(void *arg, uint32_t thread, size_t i)
+{
+    struct lookup_bench *b = arg;
+    struct tarn_piece piece = {.addr = b->content, .bytes = OBJECT_BYTES};
+    struct tarn_item item = {.key = b->keys[i % KEYS], .pieces = &piece, .npieces = 1};
+
+    (void)thread;
+    b->content[i % OBJECT_BYTES] = 0;
+    int rc = tarn_get(b->forgetful, &item, 1, NULL);
+    if (rc == 0 && b->content[i % OBJECT_BYTES] != 'x')
+        rc = tarn_fail(TARN_E_INVALID, "key %zu has other bytes", i % KEYS);
+    return rc;
+}
+
+static int one_hgetall(void *arg, uint32_t thread, size_t i)
+{
+    struct lookup_bench *b = arg;
+    char name[64];
+    redisReply *reply;
+
+    (void)thread;
+    snprintf(name, sizeof name, RECORD_PREFIX "%s", b->names[i % KEYS]);
+    const struct tarn_command *command = tarn_resp_command(b->redis, "HGETALL", name, NULL);
+    int rc = tarn_resp_call(b->redis, tarn_deadline(CALL_MS), command, &reply);
+    if (rc == 0)
+        freeReplyObject(reply);
+    return rc;
+}
+
 /* The last line of its CSV output is "command","requests per second",... */
 static int redis_benchmark(const struct lookup_bench *b, const char *command, double *items_s)
 {
@@ -175,6 +207,8 @@ static const struct bench_ops lookup_ops = {.op = lookup};
 static const struct bench_ops known_ops = {.op = lookup_known};
 static const struct bench_ops match_prefix_ops = {.op = match_prefix};
 static const struct bench_ops bare_loop_ops = {.op = bare_loop};
+static const struct bench_ops unknown_ops = {.op = get_unknown};
+static const struct bench_ops one_hgetall_ops = {.op = one_hgetall};
 static const struct bench_ops hgetall_ops = {.slice = redis_hgetall};
 static const struct bench_ops exists_ops = {.slice = redis_exists};
 
@@ -218,6 +252,26 @@ static int exists_row(struct lookup_bench *b, struct bench_report *rep, const ch
     return r ? bench_report_row(rep, r, rc) : rc;
 }
 
+static int unknown_row(struct lookup_bench *b, struct bench_report *rep)
+{
+    static const struct bench_load one = {.depth = 1, .threads = 1, .ops = KEYS, .npieces = 1};
+    struct bench_row *r = bench_row_new("get, not known", "", OBJECT_BYTES);
+    int rc = r ? 0 : TARN_E_NO_MEMORY;
+
+    if (rc == 0)
+        rc = bench_row_add(r, BENCH_OURS, "tarn", &unknown_ops, b, &one);
+    if (rc == 0)
+        rc = bench_row_add(r, BENCH_LIMIT, "HGETALL", &one_hgetall_ops, b, &one);
+    if (rc == 0)
+        rc = bench_row_measure(b->e, r);
+    if (rc == 0) {
+        double extra = bench_p50_extra_us(r, bench_row_limit(r));
+        bench_row_figure(r, "p50_extra_us", extra);
+        bench_at_most(r, "p50 - HGETALL, us", extra, 10);
+    }
+    return r ? bench_report_row(rep, r, rc) : rc;
+}
+
 static double round_trips(struct tarn_client *c)
 {
     struct tarn_stats s = {.size = sizeof s};
@@ -244,34 +298,51 @@ static int prefix_row(struct lookup_bench *b, struct bench_report *rep)
     return r ? bench_report_row(rep, r, rc) : rc;
 }
 
-int bench_group_lookup(struct bench_env *e, struct bench_report *rep)
+static int rows(struct lookup_bench *b, struct bench_report *rep)
 {
-    struct lookup_bench *b = calloc(1, sizeof *b);
-    struct tarn_addr a;
-    int rc = b ? bench_start_node(e, "cpu0:bytes=64M") : TARN_E_NO_MEMORY;
+    int rc = lookup_row(b, rep);
 
-    if (!b)
-        return tarn_fail(rc, "the lookup group: out of memory");
-    b->e = e;
-    if (rc == 0)
-        rc = bench_client(e, NULL, &b->c);
-    if (rc == 0)
-        rc = bench_client(e, NULL, &b->reader);
-    if (rc == 0)
-        rc = put_and_get_objects(b);
-    if (rc == 0)
-        rc = tarn_addr_parse(e->directory_address, "the directory", &a);
-    if (rc == 0)
-        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), NULL, &b->redis);
-    if (rc == 0)
-        rc = lookup_row(b, rep);
     if (rc == 0)
         rc = exists_row(b, rep, "exists, first asked", &lookup_ops);
     if (rc == 0)
         rc = exists_row(b, rep, "exists, known", &known_ops);
     if (rc == 0)
         rc = prefix_row(b, rep);
+    return rc ? rc : unknown_row(b, rep);
+}
+
+static int open_clients(struct lookup_bench *b)
+{
+    const struct tarn_options forgetful = {
+        .size = sizeof forgetful, .redis = b->e->directory_uri, .cache_entries = 1};
+    struct tarn_addr a;
+    int rc = bench_client(b->e, NULL, &b->c);
+
+    if (rc == 0)
+        rc = bench_client(b->e, NULL, &b->reader);
+    if (rc == 0)
+        rc = tarn_open(&forgetful, &b->forgetful);
+    if (rc == 0)
+        rc = tarn_addr_parse(b->e->directory_address, "the directory", &a);
+    return rc ? rc : tarn_resp_connect(&a, tarn_deadline(CALL_MS), NULL, &b->redis);
+}
+
+int bench_group_lookup(struct bench_env *e, struct bench_report *rep)
+{
+    struct lookup_bench *b = calloc(1, sizeof *b);
+    int rc = b ? bench_start_node(e, "cpu0:bytes=64M") : TARN_E_NO_MEMORY;
+
+    if (!b)
+        return tarn_fail(rc, "the lookup group: out of memory");
+    b->e = e;
+    if (rc == 0)
+        rc = open_clients(b);
+    if (rc == 0)
+        rc = put_and_get_objects(b);
+    if (rc == 0)
+        rc = rows(b, rep);
     tarn_resp_free(b->redis);
+    tarn_close(b->forgetful);
     tarn_close(b->reader);
     tarn_close(b->c);
     free(b);
