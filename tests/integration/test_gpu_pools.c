@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "tests/device.h"
+#include "tests/node_client.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/world.h"
 #include "transport/cuda/cuda_text.h"
@@ -364,6 +365,33 @@ static void a_call_that_fails_once_does_no_lasting_harm(void **state)
     harness_passed(w->h);
 }
 
+/* By STORE the node's CPU writes, and the client's reads. */
+static void small_objects_go_to_and_from_gpus_without_the_cpu(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096);
+    char host[4096] = "", deadline[24];
+    device_set(d, there, 9, 4096);
+    assert_int_equal(piece_put(w->client, "first", host, 1, "node0/cpu0"), 0);
+    long long before = node_figure(w->nodes[0]->local, "stores");
+    assert_int_equal(piece_put(w->client, "to a gpu", host, 4096, "node0/gpu0"), 0);
+    assert_int_equal(piece_put(w->client, "from a gpu", there, 4096, "node0/cpu0"), 0);
+    assert_int_equal(node_figure(w->nodes[0]->local, "stores"), before);
+    assert_int_equal(piece_put(w->client, "neither", host, 4096, "node0/cpu0"), 0);
+    assert_int_equal(node_figure(w->nodes[0]->local, "stores"), before + 1);
+    struct node_client c = node_connect(w->nodes[0]->control);
+    snprintf(deadline, sizeof deadline, "%s", node_deadline(&c, 5000));
+    freeReplyObject(
+        harness_command(c.resp, "RESERVE", "gpu0", "absent", "7", "0", "0", "k", "3", "u8", "3", NULL));
+    assert_error(harness_command(c.resp, "STORE", deadline, "abc", NULL), "NOT_REACHABLE");
+    node_close(&c);
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
 #define TEST(_f) cmocka_unit_test_setup_teardown(_f, start, stop)
 
 int main(int argc, char **argv)
@@ -380,6 +408,7 @@ int main(int argc, char **argv)
         TEST(an_item_uses_one_kind_of_memory),
         TEST(memory_is_registered_only_with_its_own_kind),
         TEST(transports_that_do_not_know_gpu_memory_leave_it_alone),
+        TEST(small_objects_go_to_and_from_gpus_without_the_cpu),
         TEST(a_pool_is_found_by_its_uuid),
         TEST(a_gpu_that_is_hidden_is_named),
         TEST(a_call_that_fails_once_does_no_lasting_harm),
