@@ -32,7 +32,7 @@
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
 struct greeting {
-    uint64_t epoch, now_ns, term;
+    uint64_t epoch, now_ns, term, store_bytes;
 };
 
 static uint64_t number_of(const redisReply *value)
@@ -60,6 +60,8 @@ static struct greeting greeting_parse(const redisReply *reply)
             g.now_ns = number_of(value);
         if (strcmp(name->str, "term") == 0)
             g.term = number_of(value);
+        if (strcmp(name->str, "store_bytes") == 0)
+            g.store_bytes = number_of(value);
     }
     return g;
 }
@@ -164,6 +166,7 @@ static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply
         atomic_store(&node->local, true);
     conn->term = g.term;
     clock_learn(node, conn->hello_ns, g.now_ns);
+    atomic_store(&node->store_bytes, g.store_bytes);
     return 0;
 }
 

@@ -115,6 +115,8 @@ struct tarn_peer_node {
     _Atomic bool local;      /* its Unix socket answered: it is on this host */
     _Atomic bool near;       /* its record names this host, and its Unix socket has not shown otherwise */
     _Atomic bool draining;
+    _Atomic uint64_t
+        store_bytes; /* HELLO's answer: what STORE takes; 0: there is no STORE, or no answer yet */
     struct tarn_read_lease lease;
     _Atomic uint8_t
         pool_transports[TARN_WINDOWS_MAX]; /* by pool or window; bit t: the client's transport t serves it */

@@ -115,9 +115,10 @@ static bool takes_bytes(const struct tarn_put *p, struct tarn_peer_node *node)
 
     while (tcp < c->ntransports && strcmp(c->transports[tcp]->name, "tcp") != 0)
         tcp++;
+    uint64_t most = atomic_load(&node->store_bytes);
+    bool takes = tcp < c->ntransports && most > 0 && p->items[0].tensor.bytes <= most;
     pthread_mutex_lock(&node->lock);
-    /* STORE has a deadline on the node's clock. */
-    bool takes = tcp < c->ntransports && node->npools > 0 && node->tick_learned_ns != 0;
+    takes &= node->npools > 0 && node->tick_learned_ns != 0; /* STORE's deadline is on the node's clock */
     for (uint32_t i = 0; i < node->npools; i++) {
         const struct tarn_peer_node_pool *pool = &node->pools[i];
         if (strcmp(p->pool, "*") == 0 || strcmp(p->pool, pool->name) == 0)

@@ -41,7 +41,7 @@ void tarn_node_greet(struct tarn_conn *c)
     uint32_t npools;
     const struct tarn_pool_memory *pools = tarn_store_pools(n->store, &npools);
     snprintf(epoch, sizeof(epoch), "%016" PRIx64, n->epoch);
-    tarn_resp_add_array(&c->out, 2 * (9 + npools));
+    tarn_resp_add_array(&c->out, 2 * (10 + npools));
     tarn_reply_pair(&c->out, "node", n->id);
     tarn_reply_pair(&c->out, "epoch", epoch);
     tarn_reply_pair(&c->out, "version", tarn_version());
@@ -50,6 +50,7 @@ void tarn_node_greet(struct tarn_conn *c)
     tarn_reply_pair_u64(&c->out, "tick_ns", TARN_TICK_NS);
     tarn_reply_pair_u64(&c->out, "now_ns", tarn_now_ns() - tarn_store_tick_base_ns(n->store));
     tarn_reply_pair_u64(&c->out, "term", c->session->term);
+    tarn_reply_pair_u64(&c->out, "store_bytes", TARN_STORE_BYTES_MAX);
     tarn_reply_pair_u64(&c->out, "pools", npools);
     for (uint32_t i = 0; i < npools; i++)
         tarn_reply_pair(&c->out, "pool", pools[i].name);

@@ -15,6 +15,9 @@
 #include "server/parts.h"
 #include "transport/host/commands.h"
 
+/* What STORE takes: the control thread copies the bytes. */
+#define TARN_STORE_BYTES_MAX 65536
+
 static inline struct tarn_node *tarn_conn_node(const struct tarn_conn *c)
 {
     return TARN_CONTAINER_OF(c->host, struct tarn_node, host);

@@ -14,7 +14,6 @@
 #include "server/directory/presence.h"
 
 #define COMMIT_ITEMS_MAX 4096
-#define STORE_BYTES_MAX 65536 /* the control thread copies them */
 
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
@@ -354,9 +353,9 @@ static int write_granted(const struct tarn_conn *c, const struct tarn_conn_grant
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "STORE: node %s takes bytes only over tcp and into CPU pools: write to the extent",
                          n->id);
-    if (bytes->len != g->bytes || bytes->len > STORE_BYTES_MAX)
+    if (bytes->len != g->bytes || bytes->len > TARN_STORE_BYTES_MAX)
         return tarn_fail(TARN_E_INVALID, "STORE: %zu bytes for an object of %" PRIu64 ": all, and at most %d",
-                         bytes->len, g->bytes, STORE_BYTES_MAX);
+                         bytes->len, g->bytes, TARN_STORE_BYTES_MAX);
     int rc = guard.pin_write(guard.arg, c->session->id, g->pool, g->slot, g->gen, g->offset, g->bytes, &to);
     if (rc)
         return rc;
