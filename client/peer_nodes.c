@@ -124,7 +124,12 @@ void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char 
 
 void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint32_t pool, uint32_t gpu)
 {
-    struct tarn_peer_node *node = s->node;
+    tarn_tell_way(s->node, s->write ? "put" : "get", s->ops->name, key, pool, gpu);
+}
+
+void tarn_tell_way(struct tarn_peer_node *node, const char *what, const char *transport,
+                   const struct tarn_key *key, uint32_t pool, uint32_t gpu)
+{
     char name[96], pool_name[TARN_POOL_NAME_MAX + 1], memory[16] = "host";
 
     if (!tarn_log_wants(&node->client->log, TARN_LOG_DEBUG))
@@ -133,7 +138,6 @@ void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint
     if (gpu)
         snprintf(memory, sizeof memory, "gpu%u", gpu - 1);
     tarn_log(&node->client->log, TARN_LOG_DEBUG, "client",
-             "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s",
-             s->write ? "put" : "get", tarn_key_text(key, name), node->key.id, pool_name, s->ops->name,
-             memory);
+             "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s", what,
+             tarn_key_text(key, name), node->key.id, pool_name, transport, memory);
 }

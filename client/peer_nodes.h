@@ -36,5 +36,8 @@ int tarn_peer_node_fail(struct tarn_peer_node *node, int code, const char *fmt, 
     __attribute__((format(printf, 3, 4)));
 /* Logs at debug level which way an item's bytes will take. */
 void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint32_t pool, uint32_t gpu);
+/* The same of a "put" or "get" by something that is no side. */
+void tarn_tell_way(struct tarn_peer_node *node, const char *what, const char *transport,
+                   const struct tarn_key *key, uint32_t pool, uint32_t gpu);
 
 #endif

@@ -13,7 +13,7 @@
 #include "tests/relay.h"
 #include "tests/world.h"
 
-enum { BYTES = 5000, TRIES = 3, WAIT_MS = 10000 };
+enum { BYTES = 20000, TRIES = 3, WAIT_MS = 10000 }; /* by COMMIT, not by STORE */
 
 static const struct world_plan plan = {.nodes = 1,
                                        .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "2000"},
