@@ -13,7 +13,6 @@
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_write.h"
-#include "transport/pieces.h"
 
 /* Items still to be put, in order. Those to be tried again go to the end. */
 struct queue {
@@ -200,14 +199,13 @@ static int run(struct tarn_put *p, struct queue *q)
     return rc;
 }
 
-/* One object in host memory, whose node cannot be replaced by another. All its pieces have been checked. */
+/* One object in host memory, whose node cannot be replaced by another. */
 static bool is_small(const struct tarn_put *p)
 {
     const struct tarn_item *item = &p->items[0];
 
     return p->n == 1 && p->replicas == 1 && p->ncandidates == 1 && !item->layout &&
-           item->npieces == tarn_first_pieces(item->npieces) && item->tensor.bytes <= TARN_SMALL_BYTES &&
-           tarn_items_on_gpus(item, 1) == 0;
+           item->tensor.bytes <= TARN_SMALL_BYTES && tarn_items_on_gpus(item, 1) == 0;
 }
 
 int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/resp/resp.h"
+#include "client/client.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 
@@ -107,7 +108,6 @@ static void pieces_come_in_their_order(void **state)
     harness_passed(w->h);
 }
 
-/* Of a list of pieces only the first are checked before its bytes are moved. */
 static void long_lists_of_pieces_are_checked(void **state)
 {
     struct world *w = *state;
@@ -222,6 +222,14 @@ static void a_put_that_timed_out_is_not_stored_later(void **state)
     harness_passed(w->h);
 }
 
+static bool owes_replies(struct tarn_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    bool owes = m->owing != NULL;
+    pthread_mutex_unlock(&m->lock);
+    return owes;
+}
+
 static void a_canceled_put_is_not_stored_later(void **state)
 {
     struct world *w = *state;
@@ -239,6 +247,34 @@ static void a_canceled_put_is_not_stored_later(void **state)
     nothing_is_reserved(w); /* Redis is still stopped: the grant was told, and given back */
     harness_signal(w->redis->process, SIGCONT);
     is_not_stored(w, "k");
+    harness_passed(w->h);
+}
+
+/* Submits a put and cancels it. True: it had been sent. */
+static bool cancel_a_put(struct world *w, struct tarn_item *item)
+{
+    struct tarn_completion done;
+    tarn_op op;
+    assert_int_equal(tarn_submit_put(w->client, item, 1, NULL, 0, &op), 0);
+    harness_pause();
+    assert_int_equal(tarn_cancel(w->client, op), 0);
+    assert_int_equal(tarn_wait(w->client, op, SOON_MS, &done), 0);
+    assert_int_equal(done.status, TARN_E_CANCELED);
+    return owes_replies(&w->client->monitor);
+}
+
+/* Both replies come at once when the node goes on. */
+static void a_canceled_put_gives_its_connection_back(void **state)
+{
+    struct world *w = *state;
+    const struct tarn_piece piece = {.addr = (char[]){"abc"}, .bytes = 3};
+    struct tarn_item item = {.key = key_of("k"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(3)};
+    assert_int_equal(client_put(w->client, "first", 'f', 1, NULL), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    HARNESS_UNTIL(cancel_a_put(w, &item), SOON_MS);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    HARNESS_UNTIL(!owes_replies(&w->client->monitor), SOON_MS);
+    nothing_is_reserved(w);
     harness_passed(w->h);
 }
 
@@ -380,6 +416,7 @@ int main(void)
         CASE(others_read_no_older_value_after_a_replace, start),
         CASE(a_put_that_timed_out_is_not_stored_later, start),
         CASE(a_canceled_put_is_not_stored_later, start),
+        CASE(a_canceled_put_gives_its_connection_back, start),
         CASE(grants_do_not_wait_for_the_directory, start),
         CASE(more_requests_wait_without_cost, start),
         CASE(store_wants_what_was_granted_on_its_connection, start),
