@@ -357,7 +357,7 @@ static void *read_churn(void *arg)
 static void evicted_under_readers(struct place *p)
 {
     struct harness_process *q = peer_start(p, "churn");
-    assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
+    assert_non_null(harness_wait_line(q, "ready", 3 * HARNESS_TIMEOUT_MS)); /* 400 puts, maybe in a VM */
     assert_true(in_threads(p, THREADS_MAX, read_churn, NULL) > 0);
     harness_kill(q);
 }
