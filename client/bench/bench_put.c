@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Puts over shm: one at a time and in batches. Small ones beside Redis' SET (pipelined for batches), large
- * ones beside memcpy into a memfd. The rows of CPU time count client, node and the node's Redis while batches
- * of new objects are put, not while these are verified and removed.
+ * ones beside memcpy into a memfd. The client may use tcp, too, so a single small object goes by STORE. The
+ * rows of CPU time count client, node and the node's Redis while batches of new objects are put, not while
+ * these are verified and removed.
  */
 #include "client/bench/bench.h"
 
