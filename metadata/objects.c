@@ -111,7 +111,7 @@ int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys,
 struct publish {
     struct tarn_directory *d;
     struct tarn_publish *items;
-    size_t n;
+    size_t *first; /* of each command's items; behind the last: how many items */
     size_t refused;
     int refusal;
 };
@@ -140,39 +140,69 @@ static uint64_t expiry_ms(const struct tarn_record *r)
     return (end > now ? end - now : 0) + EXPIRY_GRACE_MS;
 }
 
-static void add_object(struct tarn_command *c, const struct tarn_publish *p)
+static bool together(const struct tarn_publish *a, const struct tarn_publish *b)
 {
-    const struct tarn_record *record = &p->record;
-    const struct tarn_location *at = &record->locations[0];
-    char words[TARN_EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
-    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+    const struct tarn_record *r = &a->record, *s = &b->record;
 
-    if (p->mode != TARN_PUBLISH_RESTORE)
-        tarn_u64_format(record->tensor.bytes,
-                        stpcpy(stpcpy(stpcpy(stpcpy(words, at->node), " "), at->pool), " "));
-    tarn_tensor_format(&record->tensor, tensor);
-    tarn_location_field(at, field);
-    tarn_location_value(at, value);
+    return a->mode == b->mode && a->replaces == b->replaces && r->ttl_ms == s->ttl_ms &&
+           (!r->ttl_ms || r->born_ms == s->born_ms) &&
+           strcmp(r->locations[0].pool, s->locations[0].pool) == 0 &&
+           strcmp(r->locations[0].node, s->locations[0].node) == 0;
+}
+
+size_t tarn_publish_together(const struct tarn_publish *p, size_t n)
+{
+    size_t i = 1;
+
+    while (i < n && i < TARN_PUBLISH_TOGETHER && together(p, &p[i]))
+        i++;
+    return i;
+}
+
+static void add_stored(struct tarn_buf *events, const char *escaped, const struct tarn_record *r)
+{
+    char rest[TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 32];
+    char *pool = stpcpy(stpcpy(stpcpy(rest, " "), r->locations[0].node), " ");
+    char *end = tarn_u64_format(r->tensor.bytes, stpcpy(stpcpy(pool, r->locations[0].pool), " "));
+
+    if (events->bytes)
+        tarn_buf_add(events, "\n", 1);
+    tarn_buf_add(events, "stored ", 7);
+    tarn_buf_add(events, escaped, strlen(escaped));
+    tarn_buf_add(events, rest, (size_t)(end - rest));
+}
+
+/* What the objects have in common. */
+static void add_common(struct tarn_command *c, const struct tarn_publish *p)
+{
+    char field[TARN_LOCATION_FIELD];
+
+    tarn_location_field(&p->record.locations[0], field);
     tarn_command_str(c, mode_name(p->mode));
     tarn_command_u64(c, p->replaces);
-    tarn_command_u64(c, expiry_ms(record));
-    tarn_command_str(c, words);
-    tarn_command_u64(c, record->ttl_ms ? 10 : 8);
-    tarn_command_strs(c, "tensor", tensor, "ver", NULL);
-    tarn_command_u64(c, record->version);
-    tarn_command_str(c, "born");
-    tarn_command_u64(c, record->born_ms);
-    if (record->ttl_ms) {
-        tarn_command_str(c, "ttl");
-        tarn_command_u64(c, record->ttl_ms);
-    }
-    tarn_command_strs(c, field, value, NULL);
+    tarn_command_u64(c, expiry_ms(&p->record));
+    tarn_command_u64(c, p->record.ttl_ms);
+    tarn_command_str(c, field);
+}
+
+static void add_object(struct tarn_command *c, const struct tarn_record *r)
+{
+    char tensor[TARN_TENSOR_TEXT], value[TARN_LOCATION_VALUE];
+
+    tarn_tensor_format(&r->tensor, tensor);
+    tarn_location_value(&r->locations[0], value);
+    tarn_command_str(c, tensor);
+    tarn_command_u64(c, r->version);
+    tarn_command_u64(c, r->born_ms);
+    tarn_command_str(c, value);
 }
 
 int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, size_t n,
                         const char *sha, struct tarn_resp *r)
 {
     struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, NULL);
+    bool restores = p[0].mode == TARN_PUBLISH_RESTORE;
+    struct tarn_buf events = {0};
     char key[TARN_OBJECT_KEY_TEXT];
     uint64_t until_ms = UINT64_MAX;
 
@@ -180,23 +210,28 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     for (size_t i = 0; i < n; i++) {
         tarn_object_key(d, &p[i].key, key);
         tarn_command_str(c, key);
+        if (!restores)
+            add_stored(&events, key + strlen(d->prefix) + 2, &p[i].record);
     }
     tarn_command_str(c, d->channel);
-    tarn_command_u64(c, strlen(d->prefix) + 3); /* behind "o:", counted from 1 */
+    tarn_command_add(c, events.data ? events.data : "", events.bytes);
+    add_common(c, p);
     for (size_t i = 0; i < n; i++) {
-        add_object(c, &p[i]);
+        add_object(c, &p[i].record);
         until_ms = p[i].until_ms < until_ms ? p[i].until_ms : until_ms;
     }
-    if (p[0].mode == TARN_PUBLISH_RESTORE)
+    if (restores)
         tarn_command_u64(c, until_ms);
-    return tarn_resp_append_command(r, c);
+    int rc = events.failed ? tarn_fail(TARN_E_NO_MEMORY, "directory: events of %zu objects", n)
+                           : tarn_resp_append_command(r, c);
+    tarn_buf_free(&events);
+    return rc;
 }
 
 static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct publish *s = arg;
-    size_t first = i * TARN_PUBLISH_TOGETHER;
-    return tarn_publish_append(s->d, &s->items[first], tarn_publish_together(s->n - first), sha, r);
+    return tarn_publish_append(s->d, &s->items[s->first[i]], s->first[i + 1] - s->first[i], sha, r);
 }
 
 /* Fields and values of displaced copies: those that parse; how many. */
@@ -307,9 +342,8 @@ size_t tarn_publish_read(struct tarn_directory *d, const redisReply *reply, stru
 static int take_published(void *arg, size_t i, const redisReply *reply)
 {
     struct publish *s = arg;
-    size_t first = i * TARN_PUBLISH_TOGETHER;
     s->refused +=
-        tarn_publish_read(s->d, reply, &s->items[first], tarn_publish_together(s->n - first), &s->refusal);
+        tarn_publish_read(s->d, reply, &s->items[s->first[i]], s->first[i + 1] - s->first[i], &s->refusal);
     return 0;
 }
 
@@ -329,11 +363,10 @@ int tarn_publish_check(const struct tarn_publish *p, size_t i)
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items, size_t n,
                            uint64_t deadline_ns)
 {
-    struct publish s = {.d = d, .items = items, .n = n};
+    struct publish s = {.d = d, .items = items};
     enum tarn_script script =
         n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
-    size_t commands = (n + TARN_PUBLISH_TOGETHER - 1) / TARN_PUBLISH_TOGETHER;
-    struct tarn_script_pipeline p = {script, commands, append_publish, take_published, &s};
+    struct tarn_script_pipeline p = {script, 0, append_publish, take_published, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;
         items[i].nnamed = items[i].ndisplaced = 0;
@@ -345,7 +378,13 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
     }
     if (!n)
         return 0;
+    s.first = calloc(n + 1, sizeof *s.first);
+    if (!s.first)
+        return tarn_fail(TARN_E_NO_MEMORY, "directory: %zu objects to publish", n);
+    for (size_t i = 0; i < n; i = s.first[++p.n])
+        s.first[p.n + 1] = i + tarn_publish_together(&items[i], n - i);
     int rc = tarn_script_run(d, deadline_ns, &p);
+    free(s.first);
     return rc ? rc : s.refused == n ? s.refusal : 0;
 }
 

@@ -154,14 +154,13 @@ bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha
 /* --- objects.c ---------------------------------------------------------------------------------- */
 
 int tarn_publish_check(const struct tarn_publish *p, size_t i);
-/* Publishes that share a command. Redis serves nobody else meanwhile: some 5 us each. */
+/* Redis serves nobody else during a command: some 4 us for each publish in it. */
 #define TARN_PUBLISH_TOGETHER 64
-static inline size_t tarn_publish_together(size_t left)
-{
-    return left < TARN_PUBLISH_TOGETHER ? left : TARN_PUBLISH_TOGETHER;
-}
+/* How many of the n publishes share a command with the first one: those behind it that go to the same pool in
+ * the same mode and live as long. */
+size_t tarn_publish_together(const struct tarn_publish *p, size_t n);
 /* n publishes as a command, and its answer: sets statuses, displaced copies and what was found; returns how
- * many Redis has refused, and with what. All of them are restores, or none is. */
+ * many Redis has refused, and with what. */
 int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, size_t n,
                         const char *sha, struct tarn_resp *r);
 size_t tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p, size_t n,

@@ -31,36 +31,38 @@
     "end\n"
 
 /*
- * publish: KEYS objects; ARGV: 1 channel, 2 where in a KEY the object's key begins, then for each object:
- * mode, version to be replaced or 0, expiry in ms or 0, the event's words behind the key or '', how many
- * texts follow, and the record's fields and values in the order tensor, ver, born, [ttl], location. Answers a
- * list, for each object one of: 1                             it is there as given, and no copy gave way {1,
- * born, field, value ...}   the displaced copies that the record names, then locations of the same node that
- * gave way {0, field, value ...}         the record that stays {2}                           it would name
- * too many displaced copies an error                      Redis's own Copies of one object agree in version
- * and tensor. Modes absent and join change no location that is there. A join makes no record: one of its
- * version must be there. A record without ver, born, tensor or any location is damaged and counts as none. A
- * copy that the record names as displaced is not restored. In the other modes it was published before and has
- * given way since. `born` grows, so that a later restore, too, takes the copy that gave way for the older
- * one. Events of all objects are one message. PUBLISH is a pcall: a user without the right to the channel may
- * still store.
+ * publish: KEYS objects; ARGV: 1 channel, 2 the objects' events, a line each, or '', 3 mode, 4 version to be
+ * replaced or 0, 5 expiry in ms or 0, 6 ttl in ms or 0, 7 location's name, then for each object: tensor, ver,
+ * born, location. Answers a list, for each object one of:
+ *   1                             it is there as given, and no copy gave way
+ *   {1, born, field, value ...}   the displaced copies that the record names, then locations of the same node
+ *                                 that gave way
+ *   {0, field, value ...}         the record that stays
+ *   {2}                           it would name too many displaced copies
+ *   an error                      Redis's own
+ * Copies of one object agree in version and tensor. Modes absent and join change no location that is there. A
+ * join makes no record: one of its version must be there. A record without ver, born, tensor or any location
+ * is damaged and counts as none. A copy that the record names as displaced is not restored. In the other modes
+ * it was published before and has given way since. `born` grows, so that a later restore, too, takes the copy
+ * that gave way for the older one. Events of all new copies are one message. PUBLISH is a pcall: a user
+ * without the right to the channel may still store.
  */
 static const char publish[] = DISPLACED_NAME
-    "local stored = {}\n"
-    "local function note(key, words)\n"
-    "    if words ~= '' then stored[#stored + 1] = 'stored ' .. key:sub(ARGV[2]) .. ' ' .. words end\n"
+    "local channel, events, mode, replaces, expiry, ttl, field = unpack(ARGV, 1, 7)\n"
+    "local function set(key, tensor, ver, born, place)\n"
+    "    if ttl == '0' then\n"
+    "        redis.call('HSET', key, 'tensor', tensor, 'ver', ver, 'born', born, field, place)\n"
+    "    else\n"
+    "        redis.call('HSET', key, 'tensor', tensor, 'ver', ver, 'born', born, 'ttl', ttl, field, place)\n"
+    "    end\n"
     "end\n"
-    "local function create(key, at, last)\n"
-    "    redis.call('HSET', key, unpack(ARGV, at + 5, last))\n"
-    "    if ARGV[at + 2] ~= '0' then redis.call('PEXPIRE', key, ARGV[at + 2]) end\n"
-    "    note(key, ARGV[at + 3])\n"
-    "    return 1\n"
+    "local function create(key, tensor, ver, born, place)\n"
+    "    set(key, tensor, ver, born, place)\n"
+    "    if expiry ~= '0' then redis.call('PEXPIRE', key, expiry) end\n"
+    "    return 1, true\n"
     "end\n"
-    "local function change(key, at, last)\n"
-    "    local mode, replaces, expiry = unpack(ARGV, at, at + 2)\n"
-    "    local tensor, ver, born = ARGV[at + 6], ARGV[at + 8], ARGV[at + 10]\n"
-    "    local field, value = ARGV[last - 1], ARGV[last]\n"
-    "    local node = field:match('^@[^/]*/')\n"
+    "local function change(key, tensor, ver, own_born, place)\n"
+    "    local node, born = field:match('^@[^/]*/'), own_born\n"
     "    local all, there, places, named, went = redis.call('HGETALL', key), {}, {}, {}, {}\n"
     "    for i = 1, #all, 2 do\n"
     "        local kind = all[i]:sub(1, 1)\n"
@@ -92,16 +94,16 @@ static const char publish[] = DISPLACED_NAME
     "        for _, text in ipairs(went) do answer[#answer + 1] = text end\n"
     "        return answer\n"
     "    end\n"
-    "    if there[as_displaced(field, value)] then\n"
+    "    if there[as_displaced(field, place)] then\n"
     "        if mode == 'restore' then return refuse() end\n"
     "        return done()\n"
     "    end\n"
     "    if there.ver == ver and there.tensor == tensor then\n"
     "        born = there.born or born\n"
-    "        if there[field] == value then return done() end\n"
+    "        if there[field] == place then return done() end\n"
     "        if (mode == 'absent' or mode == 'join') and there[field] then return refuse() end\n"
     "        if there[field] then went = {field, there[field]} end\n"
-    "        redis.call('HSET', key, field, value)\n"
+    "        redis.call('HSET', key, field, place)\n"
     "    else\n"
     "        if stays() then return refuse() end\n"
     "        for i = 1, #places, 2 do\n"
@@ -118,28 +120,33 @@ static const char publish[] = DISPLACED_NAME
     "            born = string.format('%.0f', b + 1)\n"
     "        end\n"
     "        if #all > 0 then redis.call('DEL', key) end\n"
-    "        redis.call('HSET', key, unpack(ARGV, at + 5, last))\n"
-    "        if born ~= ARGV[at + 10] then redis.call('HSET', key, 'born', born) end\n"
+    "        set(key, tensor, ver, born, place)\n"
     "        if #named > 0 then redis.call('HSET', key, unpack(named)) end\n"
     "    end\n"
     "    if expiry ~= '0' then\n"
-    "        if #named > 0 and tonumber(expiry) < " EXPIRY " then\n"
-    "            expiry = " EXPIRY "\n"
-    "        end\n"
-    "        redis.call('PEXPIRE', key, expiry)\n"
+    "        local keep = #named > 0 and tonumber(expiry) < " EXPIRY "\n"
+    "        redis.call('PEXPIRE', key, keep and " EXPIRY " or expiry)\n"
     "    end\n"
-    "    note(key, ARGV[at + 3])\n"
-    "    return done()\n"
+    "    return done(), true\n"
     "end\n"
-    "local at, answers = 3, {}\n"
+    "local at, answers, is_new, nnew = 8, {}, {}, 0\n"
     "for i, key in ipairs(KEYS) do\n"
-    "    local last = at + 4 + ARGV[at + 4]\n"
-    "    local is_new = ARGV[at] ~= 'join' and redis.call('EXISTS', key) == 0\n"
-    "    local ran, answer = pcall(is_new and create or change, key, at, last)\n"
+    "    local run = mode ~= 'join' and redis.call('EXISTS', key) == 0 and create or change\n"
+    "    local ran, answer, new = pcall(run, key, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])\n"
     "    answers[i] = (ran or type(answer) == 'table') and answer or {err = tostring(answer)}\n"
-    "    at = last + 1\n"
+    "    is_new[i] = new\n"
+    "    nnew = nnew + (new and 1 or 0)\n"
+    "    at = at + 4\n"
     "end\n"
-    "if #stored > 0 then redis.pcall('PUBLISH', ARGV[1], table.concat(stored, '\\n')) end\n"
+    "if nnew < #KEYS then\n"
+    "    local i, told = 0, {}\n"
+    "    for line in events:gmatch('[^\\n]+') do\n"
+    "        i = i + 1\n"
+    "        if is_new[i] then told[#told + 1] = line end\n"
+    "    end\n"
+    "    events = table.concat(told, '\\n')\n"
+    "end\n"
+    "if events ~= '' then redis.pcall('PUBLISH', channel, events) end\n"
     "return answers\n";
 
 /*

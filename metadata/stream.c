@@ -67,12 +67,13 @@ int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items,
         if (rc)
             return rc;
     }
-    for (size_t i = 0; i < n; i += TARN_PUBLISH_TOGETHER) {
-        int rc = tarn_publish_append(s->directory, &items[i], tarn_publish_together(n - i), s->sha,
-                                     s->redis->resp);
+    for (size_t i = 0; i < n;) {
+        size_t together = tarn_publish_together(&items[i], n - i);
+        int rc = tarn_publish_append(s->directory, &items[i], together, s->sha, s->redis->resp);
         if (rc)
             return rc;
         s->owed++;
+        i += together;
     }
     tarn_resp_push(s->redis->resp);
     s->directory->round_trips++;
@@ -89,7 +90,7 @@ int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n
         if (rc)
             return tarn_redis_fail(s->directory, s->redis, rc);
         s->owed--;
-        size_t together = tarn_publish_together(n - *done);
+        size_t together = tarn_publish_together(&items[*done], n - *done);
         tarn_publish_read(s->directory, reply, &items[*done], together, &rc);
         *done += together;
     }

@@ -349,6 +349,45 @@ static void items_fail_alone(void **state)
     assert_int_equal(p[2].status, 0);
 }
 
+/* Objects of one call differ in pool, mode, time to live and birth. */
+static void each_object_keeps_what_is_its_own(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4", "k5"};
+    struct tarn_publish p[COUNT(keys)];
+    uint64_t now_ms = tarn_unix_ms();
+    char redis_key[64];
+    assert_int_equal(put(f->d, "k3", TARN_PUBLISH_ABSENT, 77, "node0", 8), 0);
+    assert_int_equal(put(f->d, "k4", TARN_PUBLISH_ABSENT, 88, "node0", 8), 0);
+    for (size_t i = 0; i < COUNT(p); i++) {
+        p[i] = copy_of(keys[i], i < 3 ? TARN_PUBLISH_ABSENT : TARN_PUBLISH_REPLACE, i + 1, "node0", 2);
+        p[i].record.born_ms = now_ms + i;
+        p[i].record.ttl_ms = i % 2 ? 0 : 50000 + 1000 * i;
+        snprintf(p[i].record.locations[0].pool, sizeof p[i].record.locations[0].pool, "cpu%zu", i / 2);
+    }
+    p[3].replaces = 77;
+    p[4].replaces = 87; /* another version is there */
+    assert_int_equal(tarn_directory_publish(f->d, p, COUNT(p), soon()), 0);
+    for (size_t i = 0; i < COUNT(p); i++) {
+        const struct tarn_record r = look(f->d, keys[i]).record;
+        assert_int_equal(p[i].status, i == 4 ? TARN_E_EXISTS : 0);
+        if (i == 4) {
+            assert_int_equal(r.version, 88);
+            continue;
+        }
+        assert_int_equal(r.version, i + 1);
+        assert_int_equal(r.born_ms, now_ms + i);
+        assert_int_equal(r.ttl_ms, p[i].record.ttl_ms);
+        assert_string_equal(r.locations[0].pool, p[i].record.locations[0].pool);
+        snprintf(redis_key, sizeof redis_key, "tarn:" NS ":o:%s", keys[i]);
+        long long left = command(f, "PTTL", redis_key);
+        if (i % 2)
+            assert_int_equal(left, -1);
+        else
+            assert_in_range(left, 100000 + 1000 * i, 110000 + 1000 * i + i);
+    }
+}
+
 /* --- scan --------------------------------------------------------------------------------------- */
 
 static int count_objects(void *arg, const struct tarn_key *key, const struct tarn_record *r)
@@ -781,6 +820,7 @@ int main(void)
         TEST(withdraw_takes_exactly_one_copy),
         TEST(damaged_records_are_misses_that_heal),
         TEST(items_fail_alone),
+        TEST(each_object_keeps_what_is_its_own),
         TEST(scan_walks_all_objects),
         TEST(a_beat_lists_the_node),
         TEST(lost_directory_is_noticed),
