@@ -55,6 +55,12 @@ bool tarn_tensor_bytes(const struct tarn_tensor *t, uint64_t *out)
     return true;
 }
 
+bool tarn_tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b)
+{
+    return a->bytes == b->bytes && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
+}
+
 int tarn_tensor_check(const struct tarn_tensor *t)
 {
     uint64_t expected = 0;

@@ -44,6 +44,7 @@ void tarn_size_format(uint64_t bytes, char out[16]);
 int tarn_dtype_parse_n(const char *text, size_t bytes);
 /* Element count times element size; false when that is more than 64 bits. A zero anywhere makes it 0. */
 bool tarn_tensor_bytes(const struct tarn_tensor *t, uint64_t *out);
+bool tarn_tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
 /* 64 random bits from the kernel; never 0. */
 uint64_t tarn_random64(void);

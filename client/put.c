@@ -2,9 +2,11 @@
 /* Puts from beginning to end; put_job.h has the picture. */
 #include "client/put.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/cache.h"
 #include "client/check.h"
 #include "client/event.h"
 #include "client/memory.h"
@@ -13,6 +15,8 @@
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_write.h"
+
+#define CHUNKS 4 /* being committed, written, and asked for */
 
 /* Items still to be put, in order. Those to be tried again go to the end. */
 struct queue {
@@ -69,22 +73,46 @@ static uint64_t chunk_bytes(const struct tarn_put *p, const struct queue *q)
     return half > p->chunk_bytes ? p->chunk_bytes : half < TARN_CHUNK_LAST ? TARN_CHUNK_LAST : half;
 }
 
-static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
+/* Small chunks overlap well where client, node and Redis have processors of their own; elsewhere they only
+ * cost more. */
+static uint32_t few_items(void)
+{
+    cpu_set_t mine;
+
+    return sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < 4 ? 2 * TARN_CHUNK_FEW
+                                                                                 : TARN_CHUNK_FEW;
+}
+
+static uint32_t chunk_items(const struct tarn_put *p, const struct queue *q)
+{
+    size_t quarter = (q->tail - q->head) / 4;
+
+    return quarter > TARN_CHUNK_ITEMS ? TARN_CHUNK_ITEMS : quarter < p->few ? p->few : (uint32_t)quarter;
+}
+
+/* before: the chunk before it. */
+static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_chunk *before,
+                       struct queue *q)
 {
     uint64_t bytes = 0, most = chunk_bytes(p, q);
+    uint32_t room = chunk_items(p, q);
 
     queue_end(p, q);
     c->n = 0;
     c->bytes = 0;
-    while (q->head < q->tail && c->n < TARN_CHUNK_ITEMS) {
+    c->repeats = false;
+    while (q->head < q->tail && c->n < room) {
         size_t i = q->items[q->head % q->room];
+        uint64_t hash = tarn_key_hash(&p->items[i].key);
+        bool repeats = tarn_chunk_has(before, hash);
         bytes += p->items[i].tensor.bytes;
-        if (c->n > 0 && (bytes > most || tarn_chunk_has_key(p, c, &p->items[i].key)))
+        if (c->n > 0 && (bytes > most || (repeats && !c->repeats) || tarn_chunk_has(c, hash)))
             break;
         q->head++;
         q->bytes -= p->items[i].tensor.bytes;
         c->bytes = bytes;
-        tarn_chunk_add(p, c, i);
+        c->repeats |= repeats;
+        tarn_chunk_add(p, c, i, hash);
     }
 }
 
@@ -135,32 +163,39 @@ static void wait_for_others(const struct tarn_put *p, uint32_t *wait_ms)
     tarn_cancel_pause(p->cancel, p->deadline_ns, (int)*wait_ms);
 }
 
-static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chunks)
+static uint32_t chunk_end(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
-    struct tarn_chunk *prev = &chunks[0], *cur = &chunks[1], *next = &chunks[2];
-    uint32_t wait_ms = 0;
+    tarn_chunk_stored(p, c);
+    return chunk_settle(p, c, q);
+}
 
-    chunk_fill(p, next, q);
-    tarn_chunk_ask(p, next);
-    while (next->n > 0 || prev->n > 0) {
-        struct tarn_chunk *free_one = cur;
-        cur = next;
+/* Chunk k is written in round k, and settled two rounds later. */
+static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk chunks[CHUNKS])
+{
+    uint32_t wait_ms = 0, left = 1;
+
+    for (uint32_t k = 0; k < CHUNKS; k++)
+        chunks[k].turn = k % TARN_PUT_TURNS;
+    chunk_fill(p, &chunks[0], &chunks[CHUNKS - 1], q);
+    tarn_chunk_ask(p, &chunks[0]);
+    for (uint32_t k = 0; left > 0; k++) {
+        struct tarn_chunk *cur = &chunks[k % CHUNKS], *next = &chunks[(k + 1) % CHUNKS];
+        struct tarn_chunk *oldest = &chunks[(k + 2) % CHUNKS], *before = &chunks[(k + 3) % CHUNKS];
         tarn_chunk_granted(p, cur);
-        next = free_one;
-        chunk_fill(p, next, q);
+        chunk_fill(p, next, cur, q);
         tarn_chunk_ask(p, next);
         chunk_write(p, cur);
-        tarn_chunk_stored(p, prev);
-        uint32_t busy = chunk_settle(p, prev, q);
+        uint32_t busy = chunk_end(p, oldest, q);
+        if (cur->repeats)
+            busy += chunk_end(p, before, q);
         tarn_chunk_commit(p, cur);
-        free_one = prev;
-        prev = cur;
-        cur = free_one;
-        if (busy > 0 && next->n == 0 && prev->n == 0)
+        left = cur->n + next->n + before->n;
+        if (busy > 0 && left == 0)
             wait_for_others(p, &wait_ms);
         if (next->n == 0) {
-            chunk_fill(p, next, q);
+            chunk_fill(p, next, cur, q);
             tarn_chunk_ask(p, next);
+            left += next->n;
         }
     }
 }
@@ -182,10 +217,10 @@ static void admit(struct tarn_put *p, struct queue *q)
 
 static int run(struct tarn_put *p, struct queue *q)
 {
-    struct tarn_chunk chunks[3] = {{0}, {0}, {0}};
+    struct tarn_chunk chunks[CHUNKS] = {0};
     int rc = 0;
 
-    for (int i = 0; rc == 0 && i < 3; i++)
+    for (int i = 0; rc == 0 && i < CHUNKS; i++)
         rc = tarn_chunk_init(&chunks[i], p->replicas);
     if (rc == 0) {
         tarn_flight_init(&p->flight, p->client, p->cancel);
@@ -194,7 +229,7 @@ static int run(struct tarn_put *p, struct queue *q)
         tarn_put_give_conns(p);
         free(p->nodes);
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < CHUNKS; i++)
         tarn_chunk_free(&chunks[i]);
     return rc;
 }
@@ -228,6 +263,7 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
     if (q.tail > 0) {
         rc = tarn_put_plan(&p, o);
         p.small = is_small(&p);
+        p.few = n > TARN_CHUNK_FEW ? few_items() : TARN_CHUNK_FEW;
         if (rc == 0)
             rc = run(&p, &q);
         for (size_t i = 0; rc != 0 && i < n; i++)

@@ -57,16 +57,20 @@ static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
 
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
+    struct tarn_control_conn **conn = &node->commit[c->turn];
+
     if (node->stores) { /* it was sent with RESERVE */
         node->stores = false;
-        node->committing = true;
+        node->committing[c->turn] = true;
         return 0;
     }
-    int rc = node->commit ? 0 : tarn_control_conn_take(node->node, p->deadline_ns, p->cancel, &node->commit);
+    if (tarn_now_ns() >= p->deadline_ns)
+        return tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
+    int rc = *conn ? 0 : tarn_control_conn_take(node->node, p->deadline_ns, p->cancel, conn);
 
     if (rc != 0)
         return rc;
-    struct tarn_command *command = tarn_resp_command(node->commit->resp, "COMMIT", NULL);
+    struct tarn_command *command = tarn_resp_command((*conn)->resp, "COMMIT", NULL);
     tarn_command_u64(command, tarn_peer_node_clock(node->node, p->deadline_ns));
     tarn_command_str(command, join ? "join" : "put");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
@@ -77,8 +81,8 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
         tarn_command_u64(command, t->slot);
         tarn_command_gen(command, t->gen);
     }
-    rc = tarn_control_conn_send(node->commit, command, p->deadline_ns, p->cancel);
-    node->committing = rc == 0;
+    rc = tarn_control_conn_send(*conn, command, p->deadline_ns, p->cancel);
+    node->committing[c->turn] = rc == 0;
     return rc;
 }
 
@@ -94,15 +98,15 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     struct tarn_reason why;
 
     if (tarn_reason_keep(&why, rc) == TARN_E_NODE_DOWN) {
-        if (node->commit)
-            tarn_control_conn_drop(node->commit);
+        if (node->commit[c->turn])
+            tarn_control_conn_drop(node->commit[c->turn]);
         tarn_peer_node_failed(node->node, rc, why.text, 0);
     } else {
-        tarn_control_conn_give(node->commit);
+        tarn_control_conn_give(node->commit[c->turn]);
         if (rc == TARN_E_TIMEOUT)
             tarn_peer_node_doubt(node->node);
     }
-    node->commit = NULL;
+    node->commit[c->turn] = NULL;
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (t->node != node->node || t->state != state)
@@ -204,7 +208,7 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
         tarn_read_lease_named(t->node);
         d.locs[d.nlocs++] = tarn_target_loc(t);
     }
-    tarn_cache_set(p->client->cache, &item->key, tarn_key_hash(&item->key), &d);
+    tarn_cache_set(p->client->cache, &item->key, job->hash, &d);
     tarn_count(p->client, 0, TARN_COUNT_PUTS, 1);
     tarn_count(p->client, 0, TARN_COUNT_PUT_BYTES, item->tensor.bytes);
 }
@@ -243,7 +247,6 @@ static void undo_run(struct tarn_put *p, struct tarn_displaced_list *undo)
 static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct tarn_displaced_list *old,
                    struct tarn_displaced_list *undo)
 {
-    const struct tarn_key *key = &p->items[job->index].key;
     uint32_t copies = 0;
 
     for (uint32_t k = 0; k < p->replicas; k++)
@@ -260,7 +263,7 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct ta
         stored_in_part(p, job, copies);
     } else if (copies > 0 || (p->flags & TARN_PUT_REPLACE)) {
         undo_note(p, undo, job);
-        tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
+        tarn_cache_drop(p->client->cache, &p->items[job->index].key, job->hash, NULL);
     }
 }
 
@@ -269,10 +272,10 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
         redisReply *reply;
-        if (!node->committing)
+        if (!node->committing[c->turn])
             continue;
-        node->committing = false;
-        int rc = tarn_control_conn_reply(node->commit, p->deadline_ns, p->cancel, &reply);
+        node->committing[c->turn] = false;
+        int rc = tarn_control_conn_reply(node->commit[c->turn], p->deadline_ns, p->cancel, &reply);
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;

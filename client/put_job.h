@@ -2,11 +2,12 @@
 /*
  * The parts of a put, and of a layer-wise session. Items go through in chunks, which overlap:
  *
- *   RESERVE(0)  RESERVE(1)  write(0)  COMMIT(0)  RESERVE(2)  write(1)  [COMMIT(0) answered]  COMMIT(1) ...
+ *   RESERVE(0)  RESERVE(1)  write(0)  COMMIT(0)  RESERVE(2)  write(1)  COMMIT(1)  RESERVE(3)  write(2)
+ *   [COMMIT(0) answered]  COMMIT(2) ...
  *
- * While chunk k is written, chunk k-1 is published and chunk k+1 has its room. (With replicas, COMMIT is for
- * the first copies; the others follow after its answer.) Each node has two control connections, one for
- * RESERVE and one for COMMIT.
+ * While chunk k is written, chunks k-2 and k-1 are published and chunk k+1 has its room. (With replicas,
+ * COMMIT is for the first copies; the others follow after its answer.) Each node has three control
+ * connections, one for RESERVE and two for COMMIT. Two chunks with a key in common are not committed at once.
  *
  * A put of one small object to the only node that may take it sends STORE behind RESERVE, with the bytes: the
  * node writes and commits. So it takes one round trip in place of two. Where there are other nodes to turn to
@@ -36,6 +37,8 @@
 struct tarn_put_job;
 
 #define TARN_CHUNK_ITEMS 64
+#define TARN_CHUNK_FEW 16
+#define TARN_PUT_TURNS 2              /* chunks are committed at once */
 #define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
 #define TARN_CHUNK_NS 500000          /* writing a chunk should take as long as RESERVE and COMMIT */
 #define TARN_CHUNK_LAST (2ull << 20)  /* the least of the last chunks */
@@ -78,9 +81,10 @@ static inline struct tarn_loc tarn_target_loc(const struct tarn_target *t)
 }
 
 struct tarn_put_job {
-    size_t index; /* of the item */
-    bool again;   /* failed, but worth another try in a later chunk */
-    bool busy;    /* ... any number of tries: the session may reserve no more yet, or a side is awaited */
+    size_t index;  /* of the item */
+    uint64_t hash; /* of its key */
+    bool again;    /* failed, but worth another try in a later chunk */
+    bool busy;     /* ... any number of tries: the session may reserve no more yet, or a side is awaited */
     struct tarn_reason failure;  /* code 0: under way or stored */
     struct tarn_reason held;     /* why COMMIT is sent again: BUSY or AGAIN */
     struct tarn_target *targets; /* put.replicas of them */
@@ -92,15 +96,17 @@ struct tarn_chunk {
     struct tarn_put_job *jobs;
     struct tarn_target *targets;
     uint32_t n, replicas;
+    uint32_t turn; /* which connection COMMITs it */
+    bool repeats;  /* has a key of the chunk before it, which must be stored first */
     uint64_t version, bytes;
 };
 
 /* A node's part in a put. */
 struct tarn_put_node {
     struct tarn_peer_node *node;
-    struct tarn_control_conn *reserve, *commit;
-    bool reserving, committing; /* a reply is outstanding */
-    bool stores;                /* STORE was sent behind RESERVE */
+    struct tarn_control_conn *reserve, *commit[TARN_PUT_TURNS];
+    bool reserving, committing[TARN_PUT_TURNS]; /* a reply is outstanding */
+    bool stores;                                /* STORE was sent behind RESERVE */
 };
 
 struct tarn_put {
@@ -115,6 +121,7 @@ struct tarn_put {
     struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
     uint64_t chunk_bytes; /* at most, of the next chunk */
+    uint32_t few;         /* items are divided into chunks of so many, or more */
 
     struct tarn_candidate *candidates, *scratch;
     uint32_t ncandidates;

@@ -259,9 +259,13 @@ struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_peer_node
 void tarn_put_give_conns(struct tarn_put *p)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
-        tarn_control_conn_give(p->nodes[k].reserve);
-        tarn_control_conn_give(p->nodes[k].commit);
-        p->nodes[k].reserve = p->nodes[k].commit = NULL;
+        struct tarn_put_node *node = &p->nodes[k];
+        tarn_control_conn_give(node->reserve);
+        node->reserve = NULL;
+        for (uint32_t turn = 0; turn < TARN_PUT_TURNS; turn++) {
+            tarn_control_conn_give(node->commit[turn]);
+            node->commit[turn] = NULL;
+        }
     }
 }
 
@@ -269,8 +273,7 @@ void tarn_put_give_conns(struct tarn_put *p)
 
 int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
 {
-    c->n = 0;
-    c->replicas = replicas;
+    *c = (struct tarn_chunk){.replicas = replicas};
     c->jobs = malloc(TARN_CHUNK_ITEMS * sizeof *c->jobs);
     c->targets = malloc((size_t)TARN_CHUNK_ITEMS * replicas * sizeof *c->targets);
     if (c->jobs && c->targets)
@@ -295,7 +298,7 @@ void tarn_chunk_free(struct tarn_chunk *c)
     c->targets = NULL;
 }
 
-void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
+void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i, uint64_t hash)
 {
     struct tarn_put_job *job = &c->jobs[c->n];
 
@@ -303,6 +306,7 @@ void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
         c->version = tarn_random64() >> 1 | 1;
     memset(job, 0, sizeof *job);
     job->index = i;
+    job->hash = hash;
     job->targets = &c->targets[(size_t)c->n * p->replicas];
     memset(job->targets, 0, p->replicas * sizeof *job->targets);
     for (uint32_t k = 0; k < p->replicas; k++)
@@ -313,13 +317,11 @@ void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
         tarn_job_fail(job, rc);
 }
 
-bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key)
+bool tarn_chunk_has(const struct tarn_chunk *c, uint64_t hash)
 {
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct tarn_key *other = &p->items[c->jobs[i].index].key;
-        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->jobs[i].hash == hash)
             return true;
-    }
     return false;
 }
 

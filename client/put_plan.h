@@ -20,9 +20,10 @@ int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas);
 void tarn_chunk_free(struct tarn_chunk *c);
 /* Drops its jobs. */
 void tarn_chunk_empty(struct tarn_chunk *c);
-/* Adds item i as a job and chooses its targets' nodes. */
-void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i);
-bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key);
+/* Adds item i as a job and chooses its targets' nodes. hash: of its key. */
+void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i, uint64_t hash);
+/* Has it a key with this hash? */
+bool tarn_chunk_has(const struct tarn_chunk *c, uint64_t hash);
 /* The job fails with status and this thread's last error, unless it has failed before. */
 void tarn_job_fail(struct tarn_put_job *job, int status);
 

@@ -170,8 +170,8 @@ static void expect_store(struct tarn_put *p, struct tarn_chunk *c, struct tarn_p
     if (t->state == TARN_TARGET_RESERVED) {
         t->state = TARN_TARGET_WRITTEN;
         tarn_tell_way(t->node, "put", "control", &p->items[t->job->index].key, t->pool, 0);
-        tarn_control_conn_rest(node->commit); /* of an earlier try */
-        node->commit = node->reserve;
+        tarn_control_conn_rest(node->commit[c->turn]); /* of an earlier try */
+        node->commit[c->turn] = node->reserve;
         node->reserve = NULL;
         return;
     }

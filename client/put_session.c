@@ -9,6 +9,7 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "client/cache.h"
 #include "client/check.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
@@ -92,11 +93,11 @@ static int copy_items(struct tarn_put_session *s, const struct tarn_item *items,
     return 0;
 }
 
-static struct tarn_chunk *chunk_for(struct tarn_put_session *s, const struct tarn_key *key)
+static struct tarn_chunk *chunk_for(struct tarn_put_session *s, uint64_t hash)
 {
     struct tarn_chunk *last = s->nchunks ? &s->chunks[s->nchunks - 1] : NULL;
 
-    if (last && last->n < TARN_CHUNK_ITEMS && !tarn_chunk_has_key(&s->put, last, key))
+    if (last && last->n < TARN_CHUNK_ITEMS && !tarn_chunk_has(last, hash))
         return last;
     struct tarn_chunk *chunks = realloc(s->chunks, (s->nchunks + 1) * sizeof *chunks);
     if (!chunks)
@@ -114,10 +115,13 @@ static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
     size_t reserved = 0;
 
     for (size_t i = 0; i < p->n; i++) {
-        struct tarn_chunk *c = items[i].status == 0 ? chunk_for(s, &s->items[i].key) : NULL;
+        if (items[i].status != 0)
+            continue;
+        uint64_t hash = tarn_key_hash(&s->items[i].key);
+        struct tarn_chunk *c = chunk_for(s, hash);
         if (c)
-            tarn_chunk_add(p, c, i);
-        else if (items[i].status == 0)
+            tarn_chunk_add(p, c, i, hash);
+        else
             items[i].status = TARN_E_NO_MEMORY;
     }
     for (size_t k = 0; k < s->nchunks; k++) {

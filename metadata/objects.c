@@ -172,8 +172,47 @@ static void add_stored(struct tarn_buf *events, const char *escaped, const struc
     tarn_buf_add(events, rest, (size_t)(end - rest));
 }
 
-/* What the objects have in common. */
-static void add_common(struct tarn_command *c, const struct tarn_publish *p)
+/* What the objects may have in common; NULL: they do not. */
+struct common {
+    const struct tarn_tensor *tensor;
+    const uint64_t *version, *born_ms;
+};
+
+static struct common common_of(const struct tarn_publish *p, size_t n)
+{
+    const struct tarn_record *first = &p->record;
+    struct common common = {&first->tensor, &first->version, &first->born_ms};
+
+    for (size_t i = 1; i < n; i++) {
+        const struct tarn_record *r = &p[i].record;
+        if (common.tensor && !tarn_tensor_equal(&r->tensor, &first->tensor))
+            common.tensor = NULL;
+        if (r->version != first->version)
+            common.version = NULL;
+        if (r->born_ms != first->born_ms)
+            common.born_ms = NULL;
+    }
+    return common;
+}
+
+static void add_tensor(struct tarn_command *c, const struct tarn_tensor *t)
+{
+    char text[TARN_TENSOR_TEXT] = "";
+
+    if (t)
+        tarn_tensor_format(t, text);
+    tarn_command_str(c, text);
+}
+
+static void add_number(struct tarn_command *c, const uint64_t *v)
+{
+    if (v)
+        tarn_command_u64(c, *v);
+    else
+        tarn_command_str(c, "");
+}
+
+static void add_common(struct tarn_command *c, const struct tarn_publish *p, const struct common *common)
 {
     char field[TARN_LOCATION_FIELD];
 
@@ -183,17 +222,22 @@ static void add_common(struct tarn_command *c, const struct tarn_publish *p)
     tarn_command_u64(c, expiry_ms(&p->record));
     tarn_command_u64(c, p->record.ttl_ms);
     tarn_command_str(c, field);
+    add_tensor(c, common->tensor);
+    add_number(c, common->version);
+    add_number(c, common->born_ms);
 }
 
-static void add_object(struct tarn_command *c, const struct tarn_record *r)
+static void add_object(struct tarn_command *c, const struct tarn_record *r, const struct common *common)
 {
-    char tensor[TARN_TENSOR_TEXT], value[TARN_LOCATION_VALUE];
+    char value[TARN_LOCATION_VALUE];
 
-    tarn_tensor_format(&r->tensor, tensor);
+    if (!common->tensor)
+        add_tensor(c, &r->tensor);
+    if (!common->version)
+        tarn_command_u64(c, r->version);
+    if (!common->born_ms)
+        tarn_command_u64(c, r->born_ms);
     tarn_location_value(&r->locations[0], value);
-    tarn_command_str(c, tensor);
-    tarn_command_u64(c, r->version);
-    tarn_command_u64(c, r->born_ms);
     tarn_command_str(c, value);
 }
 
@@ -201,6 +245,7 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
                         const char *sha, struct tarn_resp *r)
 {
     struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, NULL);
+    const struct common common = common_of(p, n);
     bool restores = p[0].mode == TARN_PUBLISH_RESTORE;
     struct tarn_buf events = {0};
     char key[TARN_OBJECT_KEY_TEXT];
@@ -215,9 +260,9 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     }
     tarn_command_str(c, d->channel);
     tarn_command_add(c, events.data ? events.data : "", events.bytes);
-    add_common(c, p);
+    add_common(c, p, &common);
     for (size_t i = 0; i < n; i++) {
-        add_object(c, &p[i].record);
+        add_object(c, &p[i].record, &common);
         until_ms = p[i].until_ms < until_ms ? p[i].until_ms : until_ms;
     }
     if (restores)

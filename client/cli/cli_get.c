@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "client/cli/cli.h"
 #include "client/cli/cli_keys.h"
 #include "client/cli/cli_parts.h"
@@ -215,12 +216,6 @@ static int lay_out(const struct get *g, struct image *im)
     return rc;
 }
 
-static bool same_tensor(const struct tarn_tensor *a, const struct tarn_tensor *b)
-{
-    return a->bytes == b->bytes && a->dtype == b->dtype && a->ndim == b->ndim &&
-           memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
-}
-
 /* The objects got must match the header. */
 static int check_tensors(const struct get *g, const struct image *im, size_t at,
                          const struct tarn_item *items, size_t n)
@@ -228,7 +223,7 @@ static int check_tensors(const struct get *g, const struct image *im, size_t at,
     for (size_t i = 0; i < n; i++) {
         const struct cli_key *w = &g->keys.all[im->first + at + i];
         if (items[i].status == TARN_E_SIZE ||
-            (items[i].status == 0 && !same_tensor(&items[i].tensor, &w->tensor)))
+            (items[i].status == 0 && !tarn_tensor_equal(&items[i].tensor, &w->tensor)))
             return tarn_fail(TARN_E_SIZE, "%s: was replaced while it was read: try again", w->text);
     }
     return 0;

@@ -264,6 +264,36 @@ static void same_key_twice_in_a_batch(void **state)
     harness_passed(w->h);
 }
 
+/* Of a key's items the last one stays when they replace, else the first one. */
+static void keys_that_come_again_in_a_batch(void **state)
+{
+    enum { N = 200, BYTES = 64 };
+    static const int periods[] = {1, 2, 16, 17, 33, 64, 100};
+    struct world *w = *state;
+    static char data[N][BYTES], keys[N][24];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    for (size_t k = 0; k < sizeof periods / sizeof periods[0]; k++)
+        for (int replaces = 0; replaces < 2; replaces++) {
+            for (int i = 0; i < N; i++) {
+                memset(data[i], i, BYTES);
+                snprintf(keys[i], sizeof keys[i], "again-%zu-%d", k, i % periods[k]);
+                pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = BYTES};
+                items[i] = (struct tarn_item){
+                    .key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(BYTES)};
+            }
+            assert_int_equal(tarn_put(w->client, items, N, replaces ? &replacing : NULL),
+                             replaces ? 0 : TARN_E_EXISTS);
+            for (int i = 0; i < N; i++)
+                assert_int_equal(items[i].status, replaces || i < periods[k] ? 0 : TARN_E_EXISTS);
+            for (int i = 0; i < periods[k]; i++) {
+                int stays = replaces ? i + (N - 1 - i) / periods[k] * periods[k] : i;
+                assert_int_equal(client_get(w->client, keys[i], (char)stays, BYTES), 0);
+            }
+        }
+    harness_passed(w->h);
+}
+
 /* A session may reserve 6 MiB at a time at this node. The batch needs far more. */
 static void batch_larger_than_the_session_may_reserve(void **state)
 {
@@ -755,6 +785,7 @@ int main(int argc, char **argv)
         CASE(large_batches_with_every_size),
         CASE(invalid_items_of_a_batch_are_found),
         CASE(same_key_twice_in_a_batch),
+        CASE(keys_that_come_again_in_a_batch),
         cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, world_stop),
         CASE(a_get_does_not_wait_for_a_killed_replica),
         CASE(a_get_of_the_only_copy_on_a_killed_node_fails_at_once),

@@ -349,42 +349,53 @@ static void items_fail_alone(void **state)
     assert_int_equal(p[2].status, 0);
 }
 
-/* Objects of one call differ in pool, mode, time to live and birth. */
+/* Each object of a call differs from the one before it in one thing. */
 static void each_object_keeps_what_is_its_own(void **state)
 {
+    static const struct {
+        const char *key, *pool;
+        enum tarn_publish_mode mode;
+        uint64_t replaces, ttl_ms, later_ms;
+        int status;
+    } c[] = {
+        {"fresh", "cpu0", TARN_PUBLISH_ABSENT, 0, 0, 0, 0},
+        {"there", "cpu0", TARN_PUBLISH_ABSENT, 0, 0, 0, TARN_E_EXISTS},
+        {"other", "cpu0", TARN_PUBLISH_REPLACE, 0, 0, 0, 0},
+        {"right", "cpu0", TARN_PUBLISH_REPLACE, 77, 0, 0, 0},
+        {"wrong", "cpu0", TARN_PUBLISH_REPLACE, 87, 0, 0, TARN_E_EXISTS},
+        {"plain", "cpu0", TARN_PUBLISH_ABSENT, 0, 0, 0, 0},
+        {"place", "cpu1", TARN_PUBLISH_ABSENT, 0, 0, 0, 0},
+        {"short", "cpu1", TARN_PUBLISH_ABSENT, 0, 20000, 0, 0},
+        {"later", "cpu1", TARN_PUBLISH_ABSENT, 0, 20000, 100000, 0},
+        {"longer", "cpu1", TARN_PUBLISH_ABSENT, 0, 50000, 100000, 0},
+        {"never", "cpu1", TARN_PUBLISH_ABSENT, 0, 0, 100000, 0},
+    };
     struct fixture *f = *state;
-    static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4", "k5"};
-    struct tarn_publish p[COUNT(keys)];
+    struct tarn_publish p[COUNT(c)];
     uint64_t now_ms = tarn_unix_ms();
     char redis_key[64];
-    assert_int_equal(put(f->d, "k3", TARN_PUBLISH_ABSENT, 77, "node0", 8), 0);
-    assert_int_equal(put(f->d, "k4", TARN_PUBLISH_ABSENT, 88, "node0", 8), 0);
-    for (size_t i = 0; i < COUNT(p); i++) {
-        p[i] = copy_of(keys[i], i < 3 ? TARN_PUBLISH_ABSENT : TARN_PUBLISH_REPLACE, i + 1, "node0", 2);
-        p[i].record.born_ms = now_ms + i;
-        p[i].record.ttl_ms = i % 2 ? 0 : 50000 + 1000 * i;
-        snprintf(p[i].record.locations[0].pool, sizeof p[i].record.locations[0].pool, "cpu%zu", i / 2);
+    for (size_t i = 1; i < 5; i++)
+        assert_int_equal(put(f->d, c[i].key, TARN_PUBLISH_ABSENT, 77, "node0", 8), 0);
+    for (size_t i = 0; i < COUNT(c); i++) {
+        p[i] = copy_of(c[i].key, c[i].mode, i + 1, "node0", 2);
+        p[i].replaces = c[i].replaces;
+        p[i].record.born_ms = now_ms + c[i].later_ms;
+        p[i].record.ttl_ms = c[i].ttl_ms;
+        snprintf(p[i].record.locations[0].pool, sizeof p[i].record.locations[0].pool, "%s", c[i].pool);
     }
-    p[3].replaces = 77;
-    p[4].replaces = 87; /* another version is there */
     assert_int_equal(tarn_directory_publish(f->d, p, COUNT(p), soon()), 0);
-    for (size_t i = 0; i < COUNT(p); i++) {
-        const struct tarn_record r = look(f->d, keys[i]).record;
-        assert_int_equal(p[i].status, i == 4 ? TARN_E_EXISTS : 0);
-        if (i == 4) {
-            assert_int_equal(r.version, 88);
-            continue;
-        }
-        assert_int_equal(r.version, i + 1);
-        assert_int_equal(r.born_ms, now_ms + i);
-        assert_int_equal(r.ttl_ms, p[i].record.ttl_ms);
-        assert_string_equal(r.locations[0].pool, p[i].record.locations[0].pool);
-        snprintf(redis_key, sizeof redis_key, "tarn:" NS ":o:%s", keys[i]);
+    for (size_t i = 0; i < COUNT(c); i++) {
+        const struct tarn_record r = look(f->d, c[i].key).record;
+        long long life_ms = (long long)(c[i].later_ms + c[i].ttl_ms) + 60000;
+        snprintf(redis_key, sizeof redis_key, "tarn:" NS ":o:%s", c[i].key);
         long long left = command(f, "PTTL", redis_key);
-        if (i % 2)
-            assert_int_equal(left, -1);
-        else
-            assert_in_range(left, 100000 + 1000 * i, 110000 + 1000 * i + i);
+        assert_int_equal(p[i].status, c[i].status);
+        assert_int_equal(r.version, c[i].status ? 77 : i + 1);
+        if (c[i].status)
+            continue;
+        assert_string_equal(r.locations[0].pool, c[i].pool);
+        assert_int_equal(r.ttl_ms, c[i].ttl_ms);
+        assert_true(c[i].ttl_ms ? left > life_ms - 15000 && left <= life_ms : left == -1);
     }
 }
 
