@@ -2,7 +2,9 @@
 #include "base/thread.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 
@@ -39,4 +41,11 @@ int tarn_thread_detached(void *(*fn)(void *), void *arg)
     if (rc == 0)
         pthread_detach(thread);
     return rc;
+}
+
+uint32_t tarn_processors(void)
+{
+    cpu_set_t mine; /* too small for a host of more than 1024 */
+    return (uint32_t)(sched_getaffinity(0, sizeof(mine), &mine) ? sysconf(_SC_NPROCESSORS_ONLN)
+                                                                : CPU_COUNT(&mine));
 }

@@ -15,5 +15,7 @@ bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadli
 int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
 /* The same for a thread that is not joined. */
 int tarn_thread_detached(void *(*fn)(void *), void *arg);
+/* How many processors the calling thread may use. */
+uint32_t tarn_processors(void);
 
 #endif

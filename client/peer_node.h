@@ -94,6 +94,7 @@ struct tarn_control_conn {
     bool greets;         /* ... and HELLO's comes before it */
     bool refused;        /* HELLO was refused, or another incarnation has answered: not to be used again */
     bool published;      /* HELLO has shown the secret from the node's record */
+    bool spins;          /* who waits for the next reply has a processor to spare */
     uint64_t since_ns, hello_ns;
     uint64_t term; /* of the session, as HELLO's answer said */
 };

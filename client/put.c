@@ -2,10 +2,10 @@
 /* Puts from beginning to end; put_job.h has the picture. */
 #include "client/put.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "client/cache.h"
 #include "client/check.h"
 #include "client/event.h"
@@ -71,16 +71,6 @@ static uint64_t chunk_bytes(const struct tarn_put *p, const struct queue *q)
     uint64_t half = q->bytes / 2;
 
     return half > p->chunk_bytes ? p->chunk_bytes : half < TARN_CHUNK_LAST ? TARN_CHUNK_LAST : half;
-}
-
-/* Small chunks overlap well where client, node and Redis have processors of their own; elsewhere they only
- * cost more. */
-static uint32_t few_items(void)
-{
-    cpu_set_t mine;
-
-    return sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < 4 ? 2 * TARN_CHUNK_FEW
-                                                                                 : TARN_CHUNK_FEW;
 }
 
 static uint32_t chunk_items(const struct tarn_put *p, const struct queue *q)
@@ -263,7 +253,9 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
     if (q.tail > 0) {
         rc = tarn_put_plan(&p, o);
         p.small = is_small(&p);
-        p.few = n > TARN_CHUNK_FEW ? few_items() : TARN_CHUNK_FEW;
+        bool many_processors = tarn_processors() >= 4;
+        p.spins = n == 1 && many_processors;
+        p.few = many_processors ? TARN_CHUNK_FEW : 2 * TARN_CHUNK_FEW;
         if (rc == 0)
             rc = run(&p, &q);
         for (size_t i = 0; rc != 0 && i < n; i++)

@@ -83,6 +83,7 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
     }
     rc = tarn_control_conn_send(*conn, command, p->deadline_ns, p->cancel);
     node->committing[c->turn] = rc == 0;
+    (*conn)->spins = p->spins;
     return rc;
 }
 

@@ -117,11 +117,14 @@ struct tarn_put {
     char pool[TARN_POOL_NAME_MAX + 1]; /* "*": the node chooses */
     bool fixed;                        /* the caller named a node */
     bool small;                        /* STORE may take it, if the node does */
+    bool spins;                        /* it waits for replies without sleeping at first */
     uint64_t deadline_ns;
     struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
     uint64_t chunk_bytes; /* at most, of the next chunk */
-    uint32_t few;         /* items are divided into chunks of so many, or more */
+    /* Items are divided into chunks of so many, or more: small ones where client, node and Redis have
+     * processors of their own; elsewhere these only cost more. */
+    uint32_t few;
 
     struct tarn_candidate *candidates, *scratch;
     uint32_t ncandidates;

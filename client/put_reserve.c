@@ -191,6 +191,7 @@ static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pu
         return rc;
     rc = send_command(p, c, node);
     node->reserving = node->reserve->grants = rc == 0;
+    node->reserve->spins = p->spins;
     return rc;
 }
 

@@ -367,8 +367,8 @@ static void each_object_keeps_what_is_its_own(void **state)
         {"place", "cpu1", TARN_PUBLISH_ABSENT, 0, 0, 0, 0},
         {"short", "cpu1", TARN_PUBLISH_ABSENT, 0, 20000, 0, 0},
         {"later", "cpu1", TARN_PUBLISH_ABSENT, 0, 20000, 100000, 0},
-        {"longer", "cpu1", TARN_PUBLISH_ABSENT, 0, 50000, 100000, 0},
         {"never", "cpu1", TARN_PUBLISH_ABSENT, 0, 0, 100000, 0},
+        {"older", "cpu1", TARN_PUBLISH_ABSENT, 0, 0, 0, 0},
     };
     struct fixture *f = *state;
     struct tarn_publish p[COUNT(c)];
@@ -394,7 +394,7 @@ static void each_object_keeps_what_is_its_own(void **state)
         if (c[i].status)
             continue;
         assert_string_equal(r.locations[0].pool, c[i].pool);
-        assert_int_equal(r.ttl_ms, c[i].ttl_ms);
+        assert_true(r.ttl_ms == c[i].ttl_ms && r.born_ms == now_ms + c[i].later_ms);
         assert_true(c[i].ttl_ms ? left > life_ms - 15000 && left <= life_ms : left == -1);
     }
 }
