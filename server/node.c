@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "server/control/admin.h"
 #include "server/control/commands.h"
 #include "server/control/names.h"
@@ -27,6 +28,7 @@
 #define AT "node"
 #define TICK_MS 100
 #define REDIS_START_MS 10000
+#define IO_THREADS_MAX 16 /* unless the operator asks for more */
 
 /* --- store and transports ----------------------------------------------------------------------- */
 
@@ -64,13 +66,19 @@ static int start_store(struct tarn_node *n)
     return rc;
 }
 
+static uint32_t io_threads(void)
+{
+    uint32_t n = tarn_processors();
+    return n > IO_THREADS_MAX ? IO_THREADS_MAX : n;
+}
+
 static int start_transports(struct tarn_node *n, const char *host)
 {
     struct tarn_serve serve = {
         .log = &n->log,
         .host = host,
         .port = (uint16_t)n->config->data_port,
-        .io_threads = (uint32_t)n->config->io_threads,
+        .io_threads = n->config->io_threads ? (uint32_t)n->config->io_threads : io_threads(),
         .rdma_devices = n->config->rdma_devices,
         .rdma_region_bytes = n->config->rdma_region_bytes,
         .epoch = n->epoch,

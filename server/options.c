@@ -104,7 +104,10 @@ static const struct tarn_option options[] = {
     TEXT_OPTION("tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
                 "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch "
                 "for all fragments; d2d, a copy for each; host, through memory of the host."),
-    INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
+    INT_OPTION(
+        "io-threads", io_threads, "0", 0, 64, "N",
+        "Threads of the tcp transport, at most: as many as there are connections. 0: one for each processor, "
+        "16 at most."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),
     INT_OPTION("evict-low", evict_low, "90", 0, 100, "PERCENT", "Fill at which that ends."),

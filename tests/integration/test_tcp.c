@@ -5,6 +5,7 @@
 #include "tests/unit/fake_node.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <netinet/in.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -437,6 +438,44 @@ static void many_connections(void **state)
     fake_stop(n);
 }
 
+static unsigned io_threads(void)
+{
+    unsigned n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *e; (e = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
+        FILE *f = fopen(path, "r");
+        if (f && fgets(name, sizeof name, f))
+            n += strncmp(name, "tarn-tcp-", 9) == 0;
+        if (f)
+            fclose(f);
+    }
+    closedir(tasks);
+    return n;
+}
+
+/* At most two here. Each connection is served, whichever thread has it. */
+static void threads_come_with_connections(void **state)
+{
+    (void)state;
+    struct fake_node *n = fake_start("tcp", false, 0);
+    const struct client c = attach(n, SESSION);
+    int fds[4];
+    assert_int_equal(io_threads(), 1);
+    for (unsigned i = 0; i < 4; i++) {
+        const struct tarn_tcp_frame f = request(n, TARN_TCP_GET, i, 0);
+        fds[i] = greeted(&c);
+        say(fds[i], &f, sizeof f);
+        assert_int_equal(answer(fds[i]), TARN_E_STALE);
+        assert_int_equal(io_threads(), i == 0 ? 1 : 2);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        close(fds[i]);
+    fake_stop(n);
+}
+
 /* More connections than descriptors: they wait while others are served. When some connections close, they are
  * served, too. */
 static void a_node_survives_a_shortage_of_descriptors(void **state)
@@ -720,6 +759,7 @@ int main(void)
         cmocka_unit_test(a_slow_reader_delays_no_other_client),
         cmocka_unit_test(a_stalled_put_loses_its_pin),
         cmocka_unit_test(a_get_says_whether_it_counts_as_use),
+        cmocka_unit_test(threads_come_with_connections),
         cmocka_unit_test(many_connections),
         cmocka_unit_test(a_node_survives_a_shortage_of_descriptors),
         cmocka_unit_test(silence_instead_of_hello_is_closed),

@@ -236,7 +236,7 @@ done <<'EOF'
 2 | give a secret, or leave it out | tarnd --secret ''
 2 | give a secret, or leave it out | tarnd --admin-secret ''
 1 | name one of shm, cuda_ipc, rdma, tcpx, tcp | tarnd --transports xyz
-2 | must be 1 to 64 N | tarnd --io-threads 0
+2 | must be 0 to 64 N | tarnd --io-threads 65
 2 | must be 1 to 100 PERCENT | tarnd --evict-high 101
 2 | give a smaller one | tarnd --evict-high 50 --evict-low 60
 2 | must be 50 to 60000 MS | tarnd --heartbeat-ms 1

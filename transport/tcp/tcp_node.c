@@ -119,12 +119,23 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
         close_conn(c);
 }
 
-static struct tarn_tcp_thread *least_loaded(struct tarn_tcp_node *s)
+static int start_thread(struct tarn_tcp_node *s);
+
+/* A new thread as long as there may be more and all have connections, else the one with the fewest. */
+static struct tarn_tcp_thread *thread_for_one(struct tarn_tcp_node *s)
 {
     struct tarn_tcp_thread *best = &s->threads[0];
     for (uint32_t i = 1; i < s->nthreads; i++)
         if (atomic_load(&s->threads[i].conns) < atomic_load(&best->conns))
             best = &s->threads[i];
+    if (!atomic_load(&best->conns) || s->nthreads == s->most_threads)
+        return best;
+    if (!start_thread(s))
+        return &s->threads[s->nthreads - 1];
+    tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcp",
+             "msg=\"goes on with the threads that there are\" cause=\"%s\" threads=%u", tarn_last_error(),
+             s->nthreads);
+    s->most_threads = s->nthreads;
     return best;
 }
 
@@ -134,7 +145,7 @@ static void hand_over(struct tarn_tcp_conn *c)
     struct tarn_tcp_node *s = c->node;
     struct tarn_tcp_thread *from = c->thread;
     atomic_fetch_sub(&from->conns, 1);
-    struct tarn_tcp_thread *to = least_loaded(s);
+    struct tarn_tcp_thread *to = thread_for_one(s);
     atomic_fetch_add(&to->conns, 1);
     if (to == from)
         return;
@@ -254,8 +265,10 @@ static void *run(void *arg)
     }
 }
 
-static int start_thread(struct tarn_tcp_node *s, uint32_t i)
+/* Thread 0 starts the others. */
+static int start_thread(struct tarn_tcp_node *s)
 {
+    uint32_t i = s->nthreads;
     struct tarn_tcp_thread *t = &s->threads[i];
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
     struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
@@ -269,14 +282,14 @@ static int start_thread(struct tarn_tcp_node *s, uint32_t i)
             close(t->epoll_fd);
         return r;
     }
+    s->nthreads++; /* thread 0 must count itself */
     int error = tarn_thread_start(&t->id, run, t);
     if (error) {
+        s->nthreads--;
         close(t->epoll_fd);
         errno = error;
-        return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i,
-                         s->half.serve.io_threads);
+        return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i, s->most_threads);
     }
-    t->started = true;
     char name[16];
     snprintf(name, sizeof(name), "tarn-tcp-%u", i % 1000);
     pthread_setname_np(t->id, name);
@@ -301,9 +314,7 @@ static void tcp_stop(struct tarn_node_half *h)
 {
     struct tarn_tcp_node *s = node_of(h);
     eventfd_write(s->wake_fd, 1);
-    for (uint32_t i = 0; i < s->nthreads; i++) {
-        if (!s->threads[i].started)
-            continue;
+    for (uint32_t i = 0; i < s->nthreads; i++) { /* when thread 0 has ended, none is started any more */
         pthread_join(s->threads[i].id, NULL);
         close(s->threads[i].epoll_fd);
     }
@@ -337,21 +348,20 @@ static int listen_on(struct tarn_tcp_node *s)
 
 static int tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    uint32_t nthreads = serve->io_threads ? serve->io_threads : 1;
-    struct tarn_tcp_node *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
+    uint32_t most = serve->io_threads ? serve->io_threads : 1;
+    struct tarn_tcp_node *s = calloc(1, sizeof(*s) + most * sizeof(s->threads[0]));
     if (!s)
-        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for %u I/O threads", nthreads);
+        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for %u I/O threads", most);
     s->half.serve = *serve;
-    s->nthreads = nthreads;
+    s->most_threads = most;
     s->listening = true;
     s->listen_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
     s->wake_fd = eventfd(0, EFD_CLOEXEC);
     int r = s->wake_fd < 0 ? tarn_fail(TARN_E_SYSTEM, "tcp: eventfd: %m: raise the limit of open files")
                            : listen_on(s);
-    /* Thread 0, which accepts and looks at all of them, starts last. */
-    for (uint32_t i = nthreads; !r && i-- > 0;)
-        r = start_thread(s, i);
+    if (!r)
+        r = start_thread(s);
     if (r)
         tcp_stop(&s->half);
     else

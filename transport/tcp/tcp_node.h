@@ -3,9 +3,10 @@
  * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
  * frames and bytes), tcp_node_gpu.c (those of GPU memory) and tcp_node_window.c (those of windows).
  *
- * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
- * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
- * `doomed` and shutting the socket down, both under the node half's lock. Its own thread then closes it.
+ * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to a thread without any,
+ * which it starts if there may be more, or to the one with the fewest. From then on only that thread uses it.
+ * The one exception: any thread may doom it, by setting `doomed` and shutting the socket down, both under the
+ * node half's lock. Its own thread then closes it.
  *
  * The lock guards only the lists of connections and sessions. A connection is unlinked under it before its
  * descriptor is closed. Nobody holds it in calls of the guard.
@@ -93,7 +94,6 @@ struct tarn_tcp_conn {
 struct tarn_tcp_thread {
     struct tarn_tcp_node *node;
     pthread_t id;
-    bool started;
     int epoll_fd;
     _Atomic uint32_t conns;
     uint32_t timed; /* connections of this thread with a deadline */
@@ -116,8 +116,9 @@ struct tarn_tcp_node {
     pthread_mutex_t lock;
     struct tarn_tcp_conn *conns;
     struct tarn_token *tokens;
-    bool listening; /* thread 0: false while descriptors have run out */
-    uint32_t nthreads;
+    bool listening;            /* thread 0: false while descriptors have run out */
+    _Atomic uint32_t nthreads; /* started so far; thread 0 starts more */
+    uint32_t most_threads;
     struct tarn_tcp_thread threads[];
 };
 
