@@ -262,22 +262,36 @@ static void take_word(const char *text, const char *name, char *out, size_t out_
         snprintf(out, out_bytes, "%.*s", (int)n, at + strlen(name));
 }
 
-static void take_client(struct tarn_redis *c, const redisReply *reply)
+/* CLIENT ID has the number alone, CLIENT INFO (Redis 6.2) the address. */
+static int append_ask(const struct tarn_redis *c)
 {
-    c->asked = true;
-    if (reply->type != REDIS_REPLY_STRING || strncmp(reply->str, "id=", 3))
-        return;
-    take_word(reply->str, "id=", c->client.id, sizeof c->client.id);
-    take_word(reply->str, " addr=", c->client.addr, sizeof c->client.addr);
+    int rc = tarn_resp_append_strs(c->resp, "CLIENT", "ID", NULL);
+    return rc ? rc : tarn_resp_append_strs(c->resp, "CLIENT", "INFO", NULL);
 }
 
-/* Id and address: a Redis that was restarted gives the same ids to others. */
+static int read_client(struct tarn_redis *c, uint64_t deadline_ns)
+{
+    redisReply *reply;
+    int rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
+    if (!rc && reply->type == REDIS_REPLY_INTEGER)
+        snprintf(c->client.id, sizeof c->client.id, "%lld", reply->integer);
+    if (!rc)
+        rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
+    if (!rc && reply->type == REDIS_REPLY_STRING)
+        take_word(reply->str, " addr=", c->client.addr, sizeof c->client.addr);
+    c->asked = !rc;
+    return rc;
+}
+
+/* The address, if it is known, too: a Redis that was restarted gives the same ids to others. */
 static int append_preface(const struct tarn_redis *c, const struct tarn_redis_client *doubtful, unsigned n)
 {
-    int rc = c->asked ? 0 : tarn_resp_append_strs(c->resp, "CLIENT", "INFO", NULL);
-    for (unsigned i = 0; i < n && !rc; i++)
-        rc = tarn_resp_append_strs(c->resp, "CLIENT", "KILL", "ID", doubtful[i].id, "ADDR", doubtful[i].addr,
-                                   NULL);
+    int rc = c->asked ? 0 : append_ask(c);
+    for (unsigned i = 0; i < n && !rc; i++) {
+        const char *addr = doubtful[i].addr;
+        rc = tarn_resp_append_strs(c->resp, "CLIENT", "KILL", "ID", doubtful[i].id, addr[0] ? "ADDR" : NULL,
+                                   addr, NULL);
+    }
     return rc;
 }
 
@@ -285,9 +299,7 @@ static int append_preface(const struct tarn_redis *c, const struct tarn_redis_cl
 static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
 {
     redisReply *reply;
-    int rc = c->asked ? 0 : tarn_redis_read(c, deadline_ns, NULL, &reply);
-    if (!rc && !c->asked)
-        take_client(c, reply);
+    int rc = c->asked ? 0 : read_client(c, deadline_ns);
     while (!rc && nkills--)
         rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
     return rc;

@@ -265,9 +265,8 @@ static void a_nodes_record_is_written_after_its_pools(void **state)
 }
 
 /* A publish reaches Redis after the node has given it up, withdrawn it and stored another version. */
-static void publish_delivered_late_changes_nothing(void **state)
+static void deliver_late(struct node_world *w)
 {
-    struct node_world *w = *state;
     struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:held");
     char before[64];
     w->node = start_behind(w, relay, "400");
@@ -289,6 +288,22 @@ static void publish_delivered_late_changes_nothing(void **state)
     assert_int_equal(objects(w->node), 2);
     redis_relay_end(relay);
     harness_passed(w->h);
+}
+
+static void publish_delivered_late_changes_nothing(void **state)
+{
+    deliver_late(*state);
+}
+
+/* Redis before 6.2 has no CLIENT INFO. */
+static void publish_delivered_late_changes_nothing_in_an_old_redis(void **state)
+{
+    struct node_world *w = *state;
+    freeReplyObject(harness_redis_call(w->redis, "ACL", "SETUSER", "default", "-client|info", NULL));
+    redisReply *r = harness_redis_call(w->redis, "CLIENT", "INFO", NULL);
+    assert_int_equal(r->type, REDIS_REPLY_ERROR);
+    freeReplyObject(r);
+    deliver_late(w);
 }
 
 /* The node's restore reaches Redis after the node was given up and another node, whose clock is behind,
@@ -331,6 +346,7 @@ int main(void)
         WITH_REDIS(a_stale_commit_does_not_report_redis_as_back),
         WITH_REDIS(a_nodes_record_is_written_after_its_pools),
         WITH_REDIS(publish_delivered_late_changes_nothing),
+        WITH_REDIS(publish_delivered_late_changes_nothing_in_an_old_redis),
         WITH_REDIS(restore_delivered_late_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
