@@ -8,7 +8,8 @@
  * replaces 16 bytes. A few single bytes lead to an aligned address.
  *
  * A short list goes with the launch, as an argument. A longer one is in host memory, behind PCIe. Each block
- * reads a tile of the list at a time, at once, and only once.
+ * reads a tile of the list at a time, at once, and only once. There are more blocks than run at a time, of
+ * small tiles: multiprocessors are not equally fast, and those that are done take the next block.
  *
  * A launch may begin while the previous one still runs on some multiprocessors (programmatic dependent
  * launch; CUDA Programming Guide). Their pieces do not overlap, so copying need not wait. But whoever waits
@@ -32,7 +33,9 @@
 #define BLOCK (WARP * WARPS)
 #define UNROLL 8
 #define WARP_BYTES (WARP * UNROLL * 16)
-#define TILE 32 /* pieces in a tile, at most */
+#define WAVES 64 /* how many blocks one after the other take the place of one, at most */
+#define TILE 32  /* pieces in a tile, at most */
+#define TILE_BYTES (256u << 10) /* ... and bytes, unless one piece has more */
 #define FEW 16  /* entries with pages */
 
 /* The team's size is a compile-time constant, so that all loads of a thread use one address and fixed
@@ -254,19 +257,23 @@ extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d
     return e;
 }
 
-/* Of n pieces, for which `team` warps each have work: how many a block takes at a time. All its warps shall
- * have work. */
-static uint32_t tile_for(uint32_t n, uint32_t team, const struct tarn_kernel_device *d)
+/* Of n pieces of so many bytes, for which `team` warps each have work: how many a block takes at a time. All its
+ * warps shall have work. */
+static uint32_t tile_for(uint32_t n, uint64_t bytes, uint32_t team, const struct tarn_kernel_device *d)
 {
     uint32_t tile = n / ((uint32_t)d->sms * BLOCKS_PER_SM);
-    return tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
+    if (tile > TILE)
+        tile = TILE;
+    if (tile * bytes > TILE_BYTES)
+        tile = (uint32_t)(TILE_BYTES / bytes);
+    return tile < WARPS / team ? WARPS / team : tile;
 }
 
 /* For n pieces. */
 static cudaLaunchConfig_t launch_for(uint32_t n, uint32_t tile, const struct tarn_kernel_device *d,
                                      cudaStream_t stream, cudaLaunchAttribute *early)
 {
-    uint32_t tiles = (n + tile - 1) / tile, blocks = (uint32_t)d->sms * BLOCKS_PER_SM;
+    uint32_t tiles = (n + tile - 1) / tile, blocks = (uint32_t)d->sms * BLOCKS_PER_SM * WAVES;
     cudaLaunchConfig_t launch = {};
     early->id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early->val.programmaticStreamSerializationAllowed = 1;
@@ -282,7 +289,7 @@ extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, ui
                                         const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
                                         cudaStream_t stream)
 {
-    uint32_t team = team_of(bytes / n), tile = tile_for(n, team, d);
+    uint32_t team = team_of(bytes / n), tile = tile_for(n, bytes / n, team, d);
     cudaLaunchAttribute early = {};
     cudaLaunchConfig_t launch = launch_for(n, tile, d, stream, &early);
     if (n > TARN_KERNEL_SHORT)
@@ -298,7 +305,7 @@ extern "C" cudaError_t tarn_kernel_copy_pages(const struct tarn_cuda_paged *buff
                                               const struct tarn_kernel_mark *mark,
                                               const struct tarn_kernel_device *d, cudaStream_t stream)
 {
-    uint32_t team = team_of(buffer->page_bytes), tile = tile_for(total, team, d);
+    uint32_t team = team_of(buffer->page_bytes), tile = tile_for(total, buffer->page_bytes, team, d);
     cudaLaunchAttribute early = {};
     cudaLaunchConfig_t launch = launch_for(n * width, tile, d, stream, &early);
     struct paged_buffer b;
