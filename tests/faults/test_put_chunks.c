@@ -6,7 +6,7 @@
 #include "tests/relay.h"
 #include "tests/world.h"
 
-enum { BYTES = 100, WAIT_MS = 10000, TIMEOUT_MS = 1000 };
+enum { BYTES = 100, WAIT_MS = 10000, TIMEOUT_MS = 2000 };
 
 static const struct world_plan plan = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=16M"}, .client = {.timeout_ms = 10000, .transports = "tcp"}};
@@ -37,8 +37,8 @@ static int stop(void **state)
  * get in time. */
 static unsigned commits_of(struct world *w, int n, int keys)
 {
-    static const struct tarn_put_options o = {
-        .size = sizeof o, .flags = TARN_PUT_REPLACE, .timeout_ms = TIMEOUT_MS};
+    const struct tarn_put_options o = {
+        .size = sizeof o, .flags = TARN_PUT_REPLACE, .timeout_ms = TIMEOUT_MS * harness_slower()};
     static char data[BYTES], names[256][8];
     static struct tarn_item items[256];
     struct tarn_piece piece = {.addr = data, .bytes = BYTES};
