@@ -262,31 +262,33 @@ static void take_word(const char *text, const char *name, char *out, size_t out_
         snprintf(out, out_bytes, "%.*s", (int)n, at + strlen(name));
 }
 
-/* CLIENT ID has the number alone, CLIENT INFO (Redis 6.2) the address. */
-static int append_ask(const struct tarn_redis *c)
+/* CLIENT INFO came with Redis 6.2; before, CLIENT ID tells the number alone. */
+static int append_ask(const struct tarn_directory *d, struct tarn_redis *c)
 {
-    int rc = tarn_resp_append_strs(c->resp, "CLIENT", "ID", NULL);
-    return rc ? rc : tarn_resp_append_strs(c->resp, "CLIENT", "INFO", NULL);
+    c->by_id = atomic_load(&d->by_id);
+    return tarn_resp_append_strs(c->resp, "CLIENT", c->by_id ? "ID" : "INFO", NULL);
 }
 
-static int read_client(struct tarn_redis *c, uint64_t deadline_ns)
+/* Without CLIENT INFO, the next pipeline asks again. */
+static void take_client(struct tarn_directory *d, struct tarn_redis *c, const redisReply *reply)
 {
-    redisReply *reply;
-    int rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
-    if (!rc && reply->type == REDIS_REPLY_INTEGER)
+    c->asked = true;
+    if (reply->type == REDIS_REPLY_INTEGER) {
         snprintf(c->client.id, sizeof c->client.id, "%lld", reply->integer);
-    if (!rc)
-        rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
-    if (!rc && reply->type == REDIS_REPLY_STRING)
+    } else if (reply->type == REDIS_REPLY_STRING && !strncmp(reply->str, "id=", 3)) {
+        take_word(reply->str, "id=", c->client.id, sizeof c->client.id);
         take_word(reply->str, " addr=", c->client.addr, sizeof c->client.addr);
-    c->asked = !rc;
-    return rc;
+    } else {
+        c->asked = c->by_id;
+        atomic_store(&d->by_id, true);
+    }
 }
 
 /* The address, if it is known, too: a Redis that was restarted gives the same ids to others. */
-static int append_preface(const struct tarn_redis *c, const struct tarn_redis_client *doubtful, unsigned n)
+static int append_preface(const struct tarn_directory *d, struct tarn_redis *c,
+                          const struct tarn_redis_client *doubtful, unsigned n)
 {
-    int rc = c->asked ? 0 : append_ask(c);
+    int rc = c->asked ? 0 : append_ask(d, c);
     for (unsigned i = 0; i < n && !rc; i++) {
         const char *addr = doubtful[i].addr;
         rc = tarn_resp_append_strs(c->resp, "CLIENT", "KILL", "ID", doubtful[i].id, addr[0] ? "ADDR" : NULL,
@@ -296,10 +298,12 @@ static int append_preface(const struct tarn_redis *c, const struct tarn_redis_cl
 }
 
 /* The answers to CLIENT KILL do not matter: the connection is dead, or Redis does not let us. */
-static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
+static int read_preface(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
 {
     redisReply *reply;
-    int rc = c->asked ? 0 : read_client(c, deadline_ns);
+    int rc = c->asked ? 0 : tarn_redis_read(c, deadline_ns, NULL, &reply);
+    if (!rc && !c->asked)
+        take_client(d, c, reply);
     while (!rc && nkills--)
         rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
     return rc;
@@ -307,9 +311,12 @@ static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nki
 
 int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
 {
-    int rc = append_preface(c, NULL, 0);
-    if (!rc)
-        rc = read_preface(c, deadline_ns, 0);
+    int rc = 0;
+    for (int i = 0; i < 2 && !rc && !c->asked; i++) {
+        rc = append_preface(d, c, NULL, 0);
+        if (!rc)
+            rc = read_preface(d, c, deadline_ns, 0);
+    }
     return rc ? tarn_redis_fail(d, c, rc) : 0;
 }
 
@@ -344,11 +351,11 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
 {
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX];
     unsigned nkills = p->writes ? take_doubtful(d, doubtful) : 0;
-    int rc = p->writes ? append_preface(c, doubtful, nkills) : 0;
+    int rc = p->writes ? append_preface(d, c, doubtful, nkills) : 0;
     for (size_t i = 0; i < p->n && !rc; i++)
         rc = p->append(p->arg, i, c->resp);
     if (!rc && p->writes)
-        rc = read_preface(c, deadline_ns, nkills);
+        rc = read_preface(d, c, deadline_ns, nkills);
     if (rc)
         note_doubtful(d, doubtful, nkills);
     for (; !rc && *replies < p->n; ++*replies) {

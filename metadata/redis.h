@@ -62,6 +62,7 @@ struct tarn_redis {
     struct tarn_arena replies;
     struct tarn_redis_client client;
     bool asked;   /* Redis was asked for `client`, before the first write */
+    bool by_id;   /* ... for its id alone */
     bool partial; /* part of a reply is in `replies` */
 };
 
@@ -74,6 +75,7 @@ struct tarn_directory {
     _Atomic uint64_t unanswered;
     _Atomic uint64_t rtt_ns; /* of the last login */
     _Atomic bool answers;    /* the last pipeline got its replies */
+    _Atomic bool by_id;      /* this Redis has no CLIENT INFO */
 
     pthread_mutex_t lock;
     struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
