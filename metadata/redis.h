@@ -62,7 +62,7 @@ struct tarn_redis {
     struct tarn_arena replies;
     struct tarn_redis_client client;
     bool asked;   /* Redis was asked for `client`, before the first write */
-    bool by_id;   /* ... for its id alone */
+    bool by_id;   /* it was asked for the id alone */
     bool partial; /* part of a reply is in `replies` */
 };
 

@@ -33,7 +33,7 @@
 #define BLOCK (WARP * WARPS)
 #define UNROLL 8
 #define WARP_BYTES (WARP * UNROLL * 16)
-#define WAVES 64 /* how many blocks one after the other take the place of one, at most */
+#define WAVES 64 /* at most so many times the blocks that run at a time */
 #define TILE 32  /* pieces in a tile, at most */
 #define TILE_BYTES (256u << 10) /* ... and bytes, unless one piece has more */
 #define FEW 16  /* entries with pages */
