@@ -2,7 +2,7 @@
 /*
  * tcp's client half with a node that answers wrongly: other sizes, answers to other requests, unasked
  * answers, more bytes than requested. The link breaks, no work succeeds, and nothing is written past a work's
- * pieces.
+ * pieces. And with one that answers rightly, to many gets at once of which some fail, cut anywhere.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 #include "tests/unit/fake_node.h"
 #include "transport/tcp/tcp_frame.h"
 
-enum { BYTES = 1000, PAST = 200, FRAME = sizeof(struct tarn_tcp_frame) };
+enum { BYTES = 1000, PAST = 200, FRAME = sizeof(struct tarn_tcp_frame), MOST_GETS = 150 };
 
 /* One lie: what is wrong in the answer to the first request. */
 struct lie {
@@ -49,10 +49,17 @@ static const struct lie lies[] = {
     {.what = "a put's answer twice", .put = true, .unasked = true},
 };
 
+/* Gets in flight at once. */
+struct batch {
+    uint32_t n, fail_percent, most_sent; /* most_sent: bytes of one send() */
+    unsigned seed;
+};
+
 static struct {
     int listener;
     pthread_t thread;
     const struct lie *lie;
+    const struct batch *batch; /* in place of the lie */
     char address[64];
 } node;
 
@@ -80,6 +87,49 @@ static void answer(int fd, struct tarn_tcp_frame f, const struct lie *lie)
     }
 }
 
+static char content(uint32_t get, uint64_t at)
+{
+    return (char)(get * 31 + at * 7 + (at >> 8));
+}
+
+static bool fails(const struct batch *b, uint32_t get)
+{
+    unsigned seed = b->seed + get * 977;
+    return (uint32_t)rand_r(&seed) % 100 < b->fail_percent;
+}
+
+/* Answers all of a batch's requests, once they are there. The slot is the get's number. */
+static void answer_batch(int fd, const struct batch *b)
+{
+    struct tarn_tcp_frame f[MOST_GETS];
+    if (!take(fd, f, b->n * FRAME))
+        return;
+    size_t bytes = 0, room = b->n * FRAME;
+    for (uint32_t i = 0; i < b->n; i++)
+        room += f[i].bytes;
+    char *all = malloc(room);
+    for (uint32_t i = 0; all && i < b->n; i++) {
+        uint64_t asked = f[i].bytes;
+        bool failed = fails(b, f[i].slot);
+        f[i].op = TARN_TCP_GET | TARN_TCP_ANSWER;
+        f[i].status = failed ? TARN_E_STALE : 0;
+        f[i].bytes = failed ? 0 : asked;
+        memcpy(all + bytes, &f[i], FRAME);
+        bytes += FRAME;
+        for (uint64_t k = 0; k < f[i].bytes; k++)
+            all[bytes++] = content(f[i].slot, k);
+    }
+    unsigned seed = b->seed;
+    for (size_t sent = 0, some; all && sent < bytes; sent += some) {
+        some = 1 + (size_t)rand_r(&seed) % b->most_sent;
+        if (some > bytes - sent)
+            some = bytes - sent;
+        if (send(fd, all + sent, some, MSG_NOSIGNAL) != (ssize_t)some)
+            break;
+    }
+    free(all);
+}
+
 static void *node_main(void *arg)
 {
     struct tarn_tcp_hello hello;
@@ -92,7 +142,9 @@ static void *node_main(void *arg)
     f = (struct tarn_tcp_frame){
         .magic = TARN_TCP_MAGIC, .version = TARN_TCP_VERSION, .op = TARN_TCP_HELLO | TARN_TCP_ANSWER};
     send(fd, &f, FRAME, MSG_NOSIGNAL);
-    if (take(fd, &f, FRAME) && (!node.lie->put || take(fd, data, BYTES)))
+    if (node.batch)
+        answer_batch(fd, node.batch);
+    else if (take(fd, &f, FRAME) && (!node.lie->put || take(fd, data, BYTES)))
         answer(fd, f, node.lie);
     while (recv(fd, data, sizeof data, 0) > 0) /* until the client closes */
         ;
@@ -100,11 +152,12 @@ static void *node_main(void *arg)
     return NULL;
 }
 
-static void node_start(const struct lie *lie)
+static void node_start(const struct lie *lie, const struct batch *batch)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t bytes = sizeof at;
     node.lie = lie;
+    node.batch = batch;
     node.listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(node.listener, (const struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(node.listener, 4), 0);
@@ -159,7 +212,7 @@ static void wrong_answers_end_the_link(void **state)
             .gen = lie->put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1, .done = work_done};
         struct tarn_work next = w; /* submitted after the first answer */
         memset(data, 'd', sizeof data);
-        node_start(lie);
+        node_start(lie, NULL);
         struct tarn_link *l = connect_link(ops);
         submit(ops, l, &w, lie->put);
         int rc = runs(ops, l, &w);
@@ -197,7 +250,7 @@ static void right_answers_keep_the_link(void **state)
         struct tarn_work w = {
             .gen = (uint64_t)put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1, .done = work_done};
         memset(data, 0, sizeof data);
-        node_start(&truth);
+        node_start(&truth, NULL);
         struct tarn_link *l = connect_link(ops);
         submit(ops, l, &w, put);
         assert_in_range(runs(ops, l, &w), 0, 1);
@@ -208,11 +261,94 @@ static void right_answers_keep_the_link(void **state)
     }
 }
 
+enum { MOST_PIECES = 12, GET_ROOM = 8192 };
+
+/* One get of a batch. Its pieces lie in `memory`, with gaps. */
+struct part {
+    struct tarn_work w;
+    struct tarn_piece p[MOST_PIECES];
+    char memory[GET_ROOM];
+};
+
+static void lay_out(struct part *g, uint32_t get, unsigned *seed)
+{
+    char *at = g->memory;
+    uint32_t n = 1 + (uint32_t)rand_r(seed) % MOST_PIECES;
+    bool large = rand_r(seed) % 4 == 0;
+    memset(g->memory, 'd', sizeof g->memory);
+    g->w = (struct tarn_work){.slot = get, .pieces = g->p, .npieces = n, .status = 1, .done = work_done};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = (uint64_t)rand_r(seed) % (large ? 600 : 20);
+        g->p[i] = (struct tarn_piece){.addr = at, .bytes = bytes};
+        at += bytes + 1 + (uint64_t)rand_r(seed) % 10;
+        g->w.bytes += bytes;
+    }
+}
+
+/* Its status is that of the answer, its bytes are in place, and none was written between its pieces. */
+static void check_part(const struct part *g, const struct batch *b)
+{
+    uint64_t done = 0;
+    const char *at = g->memory;
+    uint32_t get = g->w.slot;
+    int status = fails(b, get) ? TARN_E_STALE : 0;
+    if (g->w.status != status)
+        fail_msg("get %u: status %d, not %d", get, g->w.status, status);
+    for (uint32_t i = 0; i <= g->w.npieces; i++) {
+        const char *begin = i < g->w.npieces ? g->p[i].addr : g->memory + GET_ROOM;
+        for (; at < begin; at++)
+            if (*at != 'd')
+                fail_msg("get %u: a byte ahead of piece %u was written", get, i);
+        for (uint64_t k = 0; i < g->w.npieces && k < g->p[i].bytes; k++, at++, done++)
+            if (!status && *at != content(get, done))
+                fail_msg("get %u: byte %llu is wrong", get, (unsigned long long)done);
+    }
+}
+
+static void run_batch(const struct tarn_transport_ops *ops, const struct batch *b)
+{
+    static struct part parts[MOST_GETS];
+    unsigned seed = b->seed;
+    node_start(NULL, b);
+    struct tarn_link *l = connect_link(ops);
+    for (uint32_t i = 0; i < b->n; i++) {
+        lay_out(&parts[i], i, &seed);
+        submit(ops, l, &parts[i].w, false);
+    }
+    for (uint32_t i = 0; i < b->n; i++)
+        if (runs(ops, l, &parts[i].w) < 0)
+            fail_msg("get %u: %s", i, tarn_last_error());
+    for (uint32_t i = 0; i < b->n; i++)
+        check_part(&parts[i], b);
+    ops->close(l);
+    node_end();
+}
+
+/* Gets fail in between others, and answers are cut anywhere: the others' bytes come to their places. */
+static void failures_in_between(void **state)
+{
+    (void)state;
+    static const uint32_t percent[] = {0, 3, 30, 80, 100}, most[] = {3, 50, 1000, 100000};
+    const struct tarn_transport_ops *ops = find_transport("tcp");
+    unsigned seed = (unsigned)tarn_now_ns();
+    print_message("seed %u\n", seed);
+    alarm(120); /* ends the test if a client waits for bytes that never come */
+    for (uint32_t i = 0; i < 100; i++) {
+        struct batch b = {.n = 1 + (uint32_t)rand_r(&seed) % MOST_GETS,
+                          .fail_percent = percent[i % 5],
+                          .most_sent = most[i / 5 % 4],
+                          .seed = seed};
+        run_batch(ops, &b);
+    }
+    alarm(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_answers_keep_the_link),
         cmocka_unit_test(wrong_answers_end_the_link),
+        cmocka_unit_test(failures_in_between),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,16 @@
  * Posting a work only queues it. Sending takes everything queued in as few sendmsg() as possible. Each call
  * builds the message from its work again, so of a half-sent message the lane keeps only a count.
  *
- * Payload goes straight between the socket and the caller's pieces. One recvmsg() asks for a get's payload
- * and the header behind it, or, if only one answer is outstanding, for its header and payload. Payload of GPU
- * memory goes through the lane's stage (tcp_lane_gpu.c).
+ * Payload goes straight between the socket and the caller's pieces. One recvmsg() asks for several answers,
+ * headers and payload, as they come if no get fails. A get that fails has no payload. What came behind it
+ * lies where its payload was expected, and is copied to its place (struct expected). Payload of GPU memory
+ * goes through the lane's stage (tcp_lane_gpu.c).
  */
 #include "transport/tcp/tcp_lane.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -20,7 +23,7 @@
 
 /* A receiver that may wait sleeps for all of a payload that has at least so many bytes. */
 enum { WAIT_ALL_BYTES = 64 << 10 };
-enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
+enum { IOV_MAX_USED = 256, FRAMES_MAX = 64, AHEAD_MAX = 32 };
 
 #define FRAME sizeof(struct tarn_tcp_frame)
 
@@ -376,75 +379,156 @@ static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
 }
 
 /* Adds the verdict, and behind it the next answer's header if there is one. */
-static void add_verdict(struct tarn_tcp_lane *n, struct message *m, bool next)
+static void add_verdict(const struct tarn_tcp_lane *n, struct message *m, bool next)
 {
-    add(m, (char *)&n->verdict + n->verdict_got, FRAME - n->verdict_got);
+    if (m->n == IOV_MAX_USED)
+        return;
+    add(m, (char *)(uintptr_t)&n->verdict + n->verdict_got, FRAME - n->verdict_got);
     if (next && m->n < IOV_MAX_USED)
-        add(m, &n->answer, FRAME);
+        add(m, (char *)(uintptr_t)&n->answer, FRAME);
 }
 
 /*
- * The iovecs for what comes next. Payload is only asked for ahead of its header when nothing else can
- * come: if that answer turns out to be a failure, no byte follows it. payload_only: no header behind it.
+ * What one recvmsg() asks for. The first header goes to the lane's `answer`, further ones to `frames`.
+ * Payload is asked for ahead of its header, as if no get failed.
  */
-static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only)
+struct expected {
+    struct message m;
+    struct tarn_tcp_frame frames[AHEAD_MAX];
+    uint32_t nframes;
+};
+
+/* May payload of a later answer be asked for? Not for puts, nor with verdicts in between or a GPU's stage. */
+static bool reads_ahead(const struct tarn_tcp_lane *n)
 {
-    m->n = 0;
-    m->bytes = 0;
-    const struct tarn_work *w = n->unanswered;
-    if (n->payload_left && n->verdicts) {
-        if (add_get(n, m, w, n->received_at, n->payload_left) && m->n < IOV_MAX_USED)
-            add_verdict(n, m, !payload_only && w->next);
-        return;
-    }
-    if (n->payload_left) {
-        if (add_get(n, m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
-            m->n < IOV_MAX_USED)
-            add(m, &n->answer, FRAME);
-        return;
-    }
-    if (n->verdict_due) {
-        add_verdict(n, m, w->next);
-        return;
-    }
-    add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);
-    bool alone = n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next;
-    if (alone && add_get(n, m, w, (struct tarn_cursor){0}, w->bytes) && n->verdicts && w->bytes &&
-        m->n < IOV_MAX_USED)
-        add(m, &n->verdict, FRAME);
+    return n->op == TARN_TCP_GET && !n->hello_waits && !n->verdicts && !n->stage;
 }
 
-/* Accounts for received bytes that lie where expect() wanted them. */
-static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
+/* The header of w's answer was added. Adds its payload, and further answers. */
+static void add_ahead(const struct tarn_tcp_lane *n, struct expected *x, const struct tarn_work *w)
 {
-    while (bytes > 0) {
-        if (n->payload_left) {
-            uint64_t take = bytes < n->payload_left ? bytes : n->payload_left;
-            bytes -= take;
-            take_payload(n, take);
-            continue;
-        }
-        if (n->verdict_due) {
-            uint64_t take = bytes < FRAME - n->verdict_got ? bytes : FRAME - n->verdict_got;
-            bytes -= take;
-            n->verdict_got += (uint32_t)take;
-            int r = n->verdict_got == FRAME ? take_verdict(n) : 0;
-            if (r)
-                return r;
-            continue;
-        }
-        uint64_t take = bytes < FRAME - n->answer_got ? bytes : FRAME - n->answer_got;
-        bytes -= take;
-        n->answer_got += (uint32_t)take;
-        if (n->answer_got < FRAME)
-            return 0;
-        int r = take_answer(n);
-        if (r)
-            return r;
-        if (bytes > 0 && !n->payload_left)
-            return garbled(n->node, "received more than was asked for");
+    while (w != n->unsent && add_payload(&x->m, w, (struct tarn_cursor){0}, w->bytes) &&
+           w->next != n->unsent && x->m.n < IOV_MAX_USED && x->nframes < AHEAD_MAX) {
+        add(&x->m, &x->frames[x->nframes++], FRAME);
+        w = w->next;
+    }
+}
+
+/* Adds the header of w's answer and, if nothing else can come, what follows it. */
+static void add_answer(const struct tarn_tcp_lane *n, struct expected *x, const struct tarn_work *w)
+{
+    struct message *m = &x->m;
+    bool alone = n->op == TARN_TCP_GET && !n->hello_waits && m->n == 0 && w && !w->next;
+    if (m->n == IOV_MAX_USED)
+        return;
+    add(m, (char *)(uintptr_t)&n->answer + n->answer_got, FRAME - n->answer_got);
+    if (reads_ahead(n))
+        add_ahead(n, x, w);
+    else if (alone && add_get(n, m, w, (struct tarn_cursor){0}, w->bytes) && n->verdicts && w->bytes)
+        add_verdict(n, m, false);
+}
+
+/* The iovecs for what comes next. payload_only: no header behind the payload. */
+static void expect(struct tarn_tcp_lane *n, struct expected *x, bool payload_only)
+{
+    struct message *m = &x->m;
+    const struct tarn_work *w = n->unanswered;
+    m->n = 0;
+    m->bytes = 0;
+    x->nframes = 0;
+    if (n->payload_left && !add_get(n, m, w, n->received_at, n->payload_left))
+        return;
+    if (n->verdict_due || (n->payload_left && n->verdicts))
+        add_verdict(n, m, !payload_only && w->next);
+    else if (!n->payload_left)
+        add_answer(n, x, w);
+    else if (!payload_only && w->next != n->unsent)
+        add_answer(n, x, w->next);
+}
+
+/* Received bytes. They lie where expect() wanted them, or, behind an answer without its payload, in `copy`.
+ */
+struct received {
+    const struct expected *x;
+    uint32_t headers; /* of x that were taken */
+    char *copy;
+    const char *next; /* of the copy */
+};
+
+/* Copies the last `left` of `got` bytes from where expect() wanted them. */
+static int copy_rest(const struct tarn_tcp_lane *n, struct received *c, uint64_t got, uint64_t left)
+{
+    c->next = c->copy = malloc(left);
+    if (!c->copy)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcp: no memory for %llu bytes behind a failure", n->node,
+                         (unsigned long long)left);
+    uint64_t skip = got - left;
+    char *to = c->copy;
+    for (const struct iovec *v = c->x->m.iov; left > 0; v++) {
+        uint64_t from = skip < v->iov_len ? skip : v->iov_len;
+        uint64_t take = v->iov_len - from < left ? v->iov_len - from : left;
+        memcpy(to, (const char *)v->iov_base + from, take);
+        skip -= from;
+        to += take;
+        left -= take;
     }
     return 0;
+}
+
+/* Puts copied payload in its place. */
+static void place_payload(const struct tarn_tcp_lane *n, struct received *c, uint64_t bytes)
+{
+    const struct tarn_work *w = n->unanswered;
+    struct tarn_cursor at = n->received_at;
+    while (bytes > 0) {
+        void *addr;
+        uint64_t run = tarn_cursor_next(&at, w->pieces, w->npieces, bytes, &addr);
+        memcpy(addr, c->next, run);
+        c->next += run;
+        bytes -= run;
+    }
+}
+
+/* Takes up to `left` bytes of the next answer's header. Returns how many. */
+static uint64_t take_header(struct tarn_tcp_lane *n, struct received *c, uint64_t left)
+{
+    uint64_t take = left < FRAME - n->answer_got ? left : FRAME - n->answer_got;
+    char *to = (char *)&n->answer + n->answer_got;
+    if (c->copy)
+        memcpy(to, c->next, take);
+    else if (c->headers++ > 0)
+        memcpy(to, &c->x->frames[c->headers - 2], take);
+    c->next += c->copy ? take : 0;
+    n->answer_got += (uint32_t)take;
+    return take;
+}
+
+/* Takes received bytes, and ends the works that they complete. */
+static int take_received(struct tarn_tcp_lane *n, struct received *c, uint64_t got)
+{
+    int r = 0;
+    for (uint64_t left = got, take; r == 0 && left > 0; left -= take) {
+        if (n->payload_left) {
+            take = left < n->payload_left ? left : n->payload_left;
+            if (c->copy)
+                place_payload(n, c, take);
+            take_payload(n, take);
+        } else if (n->verdict_due) {
+            take = left < FRAME - n->verdict_got ? left : FRAME - n->verdict_got;
+            n->verdict_got += (uint32_t)take;
+            r = n->verdict_got == FRAME ? take_verdict(n) : 0;
+        } else if (!tarn_tcp_lane_awaits_answer(n)) {
+            return garbled(n->node, "received more than was asked for");
+        } else {
+            take = take_header(n, c, left);
+            bool payload = !n->hello_waits && n->unanswered && n->unanswered->bytes > 0;
+            r = n->answer_got == FRAME ? take_answer(n) : 0;
+            bool failed = payload && n->answer_got == 0 && n->payload_left == 0;
+            if (r == 0 && failed && left > take && !c->copy)
+                r = copy_rest(n, c, got, left - take);
+        }
+    }
+    return r;
 }
 
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
@@ -456,20 +540,22 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
 {
     int moved = 0;
     for (; tarn_tcp_lane_awaits_answer(n); wait = false) {
-        struct message m;
+        struct expected x;
         bool rest = wait && n->payload_left >= WAIT_ALL_BYTES;
-        expect(n, &m, rest);
-        if (m.bytes == 0) /* the stage is full */
+        expect(n, &x, rest);
+        if (x.m.bytes == 0) /* the stage is full */
             return moved;
-        struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        struct msghdr h = {.msg_iov = x.m.iov, .msg_iovlen = x.m.n};
         ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
         if (got < 0)
             return tarn_net_would_block(errno) ? moved : down(n, "receive");
         if (got == 0)
             return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection", n->node);
         moved = 1;
-        int r = take_received(n, (uint64_t)got);
-        if (r || (uint64_t)got < m.bytes)
+        struct received c = {.x = &x};
+        int r = take_received(n, &c, (uint64_t)got);
+        free(c.copy);
+        if (r || (uint64_t)got < x.m.bytes)
             return r ? r : moved;
     }
     return moved;
