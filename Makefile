@@ -166,6 +166,7 @@ LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_tcpx_setup := -Wl,--wrap=connect
 LDFLAGS_test_distance := -Wl,--wrap=connect
+LDFLAGS_test_conformance := -Wl,--wrap=connect
 LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
 LDFLAGS_test_window_faults := -Wl,--wrap=connect

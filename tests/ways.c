@@ -28,14 +28,15 @@ static void name_way(struct way *w)
                  w->window ? "window" : "pool", w->device < 0 ? "host" : "gpu", number);
     else if (w->window)
         snprintf(memory, sizeof(memory), " window");
-    snprintf(w->name, sizeof(w->name), "%s%s%s%s", w->transport, memory, w->faults ? " " : "",
-             w->faults ? strchr(w->faults, ':') + 1 : "");
+    snprintf(w->name, sizeof(w->name), "%s%s%s%s%s", w->transport, w->afar ? " afar" : "", memory,
+             w->faults ? " " : "", w->faults ? strchr(w->faults, ':') + 1 : "");
 }
 
 /* What ways have in common. */
 struct kind {
     const char *transport;
     bool window, gpu; /* gpu: the pool or window is */
+    bool afar;
 };
 
 /* Adds this way without faults and with the first ones of `faults`: nfaults ways in all. */
@@ -49,6 +50,7 @@ static void add(struct way *w, const struct kind *k, int device, int nfaults)
                           .timeout_ms = WAY_TIMEOUT_MS,
                           .window = k->window,
                           .gpu_pool = k->gpu,
+                          .afar = k->afar,
                           .device = device};
         assert_non_null(w->transport);
         if (faults[i]) {
@@ -75,8 +77,11 @@ static void add_pools(struct way *list, const char *name)
 {
     const struct kind cpu = {.transport = name}, gpu = {.transport = name, .gpu = true};
     bool is_ipc = strcmp(name, "cuda_ipc") == 0, is_tcpx = strcmp(name, "tcpx") == 0;
+    const struct kind far = {.transport = name, .afar = true};
     if (!is_ipc)
         add(list, &cpu, -1, ALL);
+    if (strcmp(name, "tcp") == 0) /* nearby its bytes go over a Unix socket */
+        add(list, &far, -1, PLAIN);
     if (!is_ipc && ((strcmp(name, "tcp") && !is_tcpx) || devices_there() == 0))
         return;
     bool slow = is_tcpx && !tarn_standin_fail;

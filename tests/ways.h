@@ -17,6 +17,7 @@ struct way {
     uint32_t timeout_ms;
     bool window;         /* a lender's window takes the place of a node's pool */
     bool gpu_pool;       /* the pool or window is in GPU memory */
+    bool afar;           /* clients do not reach Unix sockets, as on another host */
     int device;          /* of the client's memory; -1: host memory */
     const char *missing; /* why this way cannot run here; NULL: it can */
     char name[96];

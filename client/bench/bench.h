@@ -348,8 +348,8 @@ int bench_add_memcpy(struct bench_row *r, struct bench_load *l, const void **fro
 /* Starts the other process of the loop. The caller must have only one thread. */
 int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
-/* Adds the loop as three limits: default, small and large socket buffers. The fastest counts. Gets bring what
- * the load has at this call. */
+/* Adds the loop as four limits: by TCP with default, small and large socket buffers, and by a Unix socket.
+ * The fastest counts. Gets bring what the load has at this call. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
 
 /* --- bare CUDA calls (bench_gpu_copy.c) --------------------------------------------------------- */

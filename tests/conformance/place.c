@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tests/conformance/content.h"
+#include "tests/router.h"
 
 void expect(bool ok, const char *fmt, ...)
 {
@@ -53,6 +54,7 @@ struct tarn_client *client_by(const struct way *w, const char *redis)
 void place_open(struct place *p, const struct way *w, const char *redis, const char *lender)
 {
     p->way = w;
+    router_no_unix(w->afar);
     p->client = client_by(w, redis);
     p->leases = lender ? leases_open(p->client, lender) : NULL;
     p->device = w->device < 0 ? NULL : device_open(w->device);
@@ -63,8 +65,15 @@ struct harness_process *peer_start(struct place *p, const char *what)
     const struct fixture *fix = p->fix;
     char device[16];
     snprintf(device, sizeof device, "%d", p->way->device);
-    const char *argv[] = {fix->self, "--peer", fix->redis->url, p->way->transport,
-                          device,    what,     fix->lender,     NULL};
+    const char *argv[] = {fix->self,
+                          "--peer",
+                          fix->redis->url,
+                          p->way->transport,
+                          device,
+                          p->way->afar ? "afar" : "near",
+                          what,
+                          fix->lender,
+                          NULL};
     return harness_spawn(fix->h, what, argv);
 }
 

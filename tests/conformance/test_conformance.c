@@ -72,16 +72,19 @@ static void put_half(struct place *p)
 }
 
 /*
- * test_conformance --peer REDIS TRANSPORT DEVICE WHAT [LENDER]: acts as the second process in a case. Prints
- * "ready" once it has begun. Works until it is killed or done. Its deadlines are long: a loaded host must
- * not end it.
+ * test_conformance --peer REDIS TRANSPORT DEVICE afar|near WHAT [LENDER]: acts as the second process in a
+ * case. Prints "ready" once it has begun. Works until it is killed or done. Its deadlines are long: a loaded
+ * host must not end it.
  */
 static int peer_main(char **argv)
 {
-    struct way w = {.transport = argv[3], .timeout_ms = HARNESS_TIMEOUT_MS, .device = atoi(argv[4])};
+    struct way w = {.transport = argv[3],
+                    .timeout_ms = HARNESS_TIMEOUT_MS,
+                    .device = atoi(argv[4]),
+                    .afar = strcmp(argv[5], "afar") == 0};
     struct place p = {.seed = 1};
-    const char *what = argv[5];
-    place_open(&p, &w, argv[2], argv[6]);
+    const char *what = argv[6];
+    place_open(&p, &w, argv[2], argv[7]);
     if (strcmp(what, "put") == 0)
         put_made(&p, "from-peer", 3 * MIB + 5, 1);
     else if (strcmp(what, "replace") == 0)
@@ -647,7 +650,7 @@ static bool wanted(const char *name, char **words)
 int main(int argc, char **argv)
 {
     self = argv[0];
-    if (argc >= 6 && strcmp(argv[1], "--peer") == 0)
+    if (argc >= 7 && strcmp(argv[1], "--peer") == 0)
         return peer_main(argv);
     if (argc == 5 && strcmp(argv[1], "--lender") == 0)
         return lender_main(argv[2], argv[3], strcmp(argv[4], "gpu") == 0);

@@ -65,6 +65,7 @@ static int start(void **state)
     snprintf(port, sizeof port, "%u", harness_free_port());
     snprintf(f->data, sizeof f->data, "127.0.0.1:%s", port);
     harness_node_start(f->h, "node0", f->redis, "--pool", "p0:bytes=64M", "--data-port", port, NULL);
+    router_no_unix(true);
     struct tarn_addr at;
     snprintf(f->played, sizeof f->played, "127.0.0.1:%u", harness_free_port());
     assert_int_equal(tarn_addr_parse(f->played, "address", &at), 0);
@@ -75,7 +76,9 @@ static int start(void **state)
 static int stop(void **state)
 {
     struct far *f = *state;
-    close(f->listener);
+    if (f->listener >= 0)
+        close(f->listener);
+    router_no_unix(false);
     harness_free(f->h);
     free(f);
     return 0;
@@ -124,6 +127,26 @@ static void a_get_survives_the_end_of_its_session(void **state)
     was_refused(f);
 }
 
+/* On the node's host its Unix socket is enough: nothing listens where its data port is taken to be. */
+static void nearby_no_data_port_is_needed(void **state)
+{
+    struct far *f = *state;
+    close(f->listener);
+    f->listener = -1;
+    router_route(f->data, f->played);
+    router_no_unix(false);
+    struct tarn_client *c = open_client(f);
+    if (client_put(c, "k", 'n', BYTES, NULL))
+        fail_msg("put: %s", tarn_last_error());
+    assert_int_equal(client_get(c, "k", 'n', BYTES), 0);
+    tarn_close(c);
+    router_no_unix(true);
+    c = client_open(f->redis->url, (struct tarn_options){.transports = "tcp", .timeout_ms = 500});
+    assert_int_not_equal(client_get(c, "k", 'n', BYTES), 0);
+    tarn_close(c);
+    harness_passed(f->h);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
 
 int main(void)
@@ -131,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(a_put_survives_the_end_of_its_session),
         CASE(a_get_survives_the_end_of_its_session),
+        CASE(nearby_no_data_port_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -494,6 +494,7 @@ static void a_write_whose_answer_is_lost(void **state)
 #endif
     struct window_pair *p = *state;
     struct tarn_lease *l = window_lease(p, NULL, 0, TARN_LEASE_WRITE);
+    router_no_unix(true);
     struct tarn_reach *r = window_reach(p, l);
     struct router *router = router_start(1);
     struct relay *x = relay_of_data(router, &p->lender->lender->host);
@@ -518,6 +519,7 @@ static void a_write_whose_answer_is_lost(void **state)
     tarn_reach_free(r);
     assert_int_equal(tarn_recall(l, 0), 0);
     router_stop(router);
+    router_no_unix(false);
 }
 
 /* --- memory ------------------------------------------------------------------------------------- */

@@ -230,6 +230,80 @@ static void connecting_does_not_wait_for_a_silent_node(void **state)
     assert_int_equal(find_transport("tcp")->connect(&p, &l), TARN_E_NODE_DOWN); /* and no node at all */
 }
 
+/* --- passed over the Unix socket ---------------------------------------------------------------- */
+
+static void passed_connections_end_with_their_session(void **state)
+{
+    (void)state;
+    struct fake_node *n = fake_start("tcp-unix", false, 0);
+    char text[TARN_ATTACH_TEXT];
+    int reads[1], writes[2], fds[56];
+    assert_int_equal(fake_attach(n, SESSION, false, "", text, reads), 1);
+    assert_int_equal(fake_attach(n, SESSION, true, "", text, writes), 2);
+    assert_int_equal(fake_attach(n, SESSION + 1, true, "", text, fds), 2);
+    fake_detach(n, SESSION);
+    assert_int_equal(answer(reads[0]), 1);
+    assert_int_equal(answer(writes[0]), 1);
+    assert_int_equal(answer(writes[1]), 1);
+    assert_true(recv(fds[1], text, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN); /* the other one goes on */
+    const int all[] = {reads[0], writes[0], writes[1], fds[0], fds[1]};
+    for (int i = 0; i < 5; i++)
+        close(all[i]);
+    fake_stop(n);
+}
+
+/* They have no time limit for HELLO, and ask for the token as others do. */
+static void passed_connections_need_the_token(void **state)
+{
+    (void)state;
+    struct fake_node *n = fake_start("tcp-unix", false, 0);
+    char text[TARN_ATTACH_TEXT];
+    int fds[2];
+    assert_int_equal(fake_attach(n, SESSION, true, "", text, fds), 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(fcntl(fds[i], F_SETFL, 0), 0);
+    struct tarn_tcp_hello h = {.frame = frame(TARN_TCP_HELLO)};
+    h.frame.gen = SESSION;
+    h.frame.bytes = TARN_TOKEN;
+    memset(h.token, '0', TARN_TOKEN);
+    say(fds[0], &h, sizeof(h));
+    assert_int_equal(answer(fds[0]), TARN_E_AUTH);
+    assert_int_equal(answer(fds[0]), 1);
+    struct tarn_tcp_frame f = frame(TARN_TCP_GET);
+    say(fds[1], &f, sizeof(f));
+    assert_int_equal(answer(fds[1]), 1);
+    close(fds[0]);
+    close(fds[1]);
+    fake_stop(n);
+}
+
+/* When descriptors run out, a session gets all its connections or none. */
+static void passed_connections_come_together(void **state)
+{
+    (void)state;
+    char text[TARN_ATTACH_TEXT];
+    int fds[56];
+    for (rlim_t limit = 60; limit < 66; limit++) {
+        struct fake_node *n = fake_start("tcp-unix", true, limit);
+        int held[200];
+        uint32_t count = 0, got = 2;
+        for (int i = 0; i < 100 && got; i++) {
+            got = fake_attach(n, SESSION, true, "", text, fds);
+            assert_true(got == 0 || got == 2);
+            memcpy(held + count, fds, got * sizeof(int));
+            count += got;
+        }
+        assert_int_equal(got, 0);
+        assert_int_equal(strncmp(text, "v1 127.0.0.1:", 13), 0); /* by which it can connect */
+        while (count > 0)
+            close(held[--count]);
+        wait_until(fake_attach(n, SESSION, true, "", text, fds) == 2); /* descriptors come back */
+        close(fds[0]);
+        close(fds[1]);
+        fake_stop(n);
+    }
+}
+
 /* --- malformed ---------------------------------------------------------------------------------- */
 
 static void misbehaving_clients_are_closed(void **state)
@@ -751,6 +825,9 @@ int main(void)
         cmocka_unit_test(a_client_of_another_version_is_refused),
         cmocka_unit_test(a_node_of_another_version_is_named),
         cmocka_unit_test(connecting_does_not_wait_for_a_silent_node),
+        cmocka_unit_test(passed_connections_end_with_their_session),
+        cmocka_unit_test(passed_connections_need_the_token),
+        cmocka_unit_test(passed_connections_come_together),
         cmocka_unit_test(misbehaving_clients_are_closed),
         cmocka_unit_test(random_bytes_do_no_harm),
         cmocka_unit_test(clients_that_leave_halfway_leave_no_pins),

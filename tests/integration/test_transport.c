@@ -24,7 +24,7 @@ struct fixture {
 static struct fixture begin(void **state)
 {
     const struct mode *m = *state;
-    if (find_transport(m->transport)->probe())
+    if (fake_transport(m->transport)->probe())
         harness_skip(m->transport, tarn_last_error());
     struct fixture f = {.n = fake_start(m->transport, m->forked, 0)};
     f.ops = f.n->ops;
@@ -586,8 +586,9 @@ static void every_slot_is_filled(void **state)
     assert_null(tarn_node_half_list[5]);
 }
 
-static struct mode modes[] = {{"shm", false},  {"shm", true},  {"tcp", false},  {"tcp", true},
-                              {"rdma", false}, {"rdma", true}, {"tcpx", false}, {"tcpx", true}};
+static struct mode modes[] = {{"shm", false},      {"shm", true},     {"tcp", false},  {"tcp", true},
+                              {"rdma", false},     {"rdma", true},    {"tcpx", false}, {"tcpx", true},
+                              {"tcp-unix", false}, {"tcp-unix", true}};
 
 #define CASE(_f) \
     {#_f " (shm)", _f, NULL, NULL, &modes[0]}, {#_f " (shm, two processes)", _f, NULL, NULL, &modes[1]}, \
@@ -595,8 +596,10 @@ static struct mode modes[] = {{"shm", false},  {"shm", true},  {"tcp", false},  
         {#_f " (rdma)", _f, NULL, NULL, &modes[4]}, \
         {#_f " (rdma, two processes)", _f, NULL, NULL, &modes[5]}, \
         {#_f " (tcpx)", _f, NULL, NULL, &modes[6]}, \
+        {#_f " (tcpx, two processes)", _f, NULL, NULL, &modes[7]}, \
+        {#_f " (tcp by Unix sockets)", _f, NULL, NULL, &modes[8]}, \
     { \
-#_f " (tcpx, two processes)", _f, NULL, NULL, &modes[7] \
+#_f " (tcp by Unix sockets, two processes)", _f, NULL, NULL, &modes[9] \
     }
 
 int main(void)

@@ -54,6 +54,7 @@ struct fake_node {
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
+    bool afar;
     struct tarn_local *local;    /* the client's */
     struct tarn_node_half *half; /* node half in this process */
     pid_t pid;                   /* or the forked node's process */
@@ -206,7 +207,7 @@ static inline void fake_attached(struct tarn_attach *a)
 /* Runs ATTACH and waits for its answer. */
 static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
 {
-    a->local = true;
+    a->local = !n->afar;
     a->hazard_fd = n->hazard_fd;
     a->done = fake_attached;
     a->nfds = UINT32_MAX; /* until the answer comes */
@@ -230,6 +231,9 @@ static inline void fake_child(struct fake_node *n, int control)
         else if (fake_attach_here(n, &a))
             a.text[0] = '\0';
         fake_send_fds(control, a.text, a.fds, a.nfds);
+        for (uint32_t i = 0; i < a.nfds; i++)
+            if (a.close_fds[i])
+                close(a.fds[i]);
     }
     n->node_ops->stop(n->half);
     _exit(fake_pins(n) == 0 ? 0 : 1); /* stop() must always give back every pin */
@@ -273,13 +277,20 @@ static inline void fake_fork(struct fake_node *n)
     n->control = pair[0];
 }
 
-/* All slots begin reserved for SESSION under gen 1 of the epoch. */
+static inline const struct tarn_transport_ops *fake_transport(const char *name)
+{
+    return find_transport(strcmp(name, "tcp-unix") ? name : "tcp");
+}
+
+/* All slots begin reserved for SESSION under gen 1 of the epoch. tcp: clients come from afar; tcp-unix: their
+ * control connections are Unix sockets, as those of other transports. */
 static inline struct fake_node *fake_make(const char *transport)
 {
     struct fake_node *n = calloc(1, sizeof(*n));
     assert_non_null(n);
-    n->ops = find_transport(transport);
-    n->node_ops = find_node_half(transport);
+    n->afar = strcmp(transport, "tcp") == 0;
+    n->ops = fake_transport(transport);
+    n->node_ops = find_node_half(n->ops->name);
     assert_true(n->ops && n->node_ops);
     n->pool = (struct tarn_pool_memory){.name = "cpu", .bytes = SLOTS * EXTENT, .nslots = SLOTS};
     n->pool.base = fake_memory("pool", SLOTS * EXTENT, &n->pool.memfd);
@@ -358,8 +369,7 @@ static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool w
         fail_msg("attach: %s", tarn_last_error());
     memcpy(text, a.text, sizeof(a.text));
     for (uint32_t i = 0; i < a.nfds; i++) {
-        assert_false(a.close_fds[i]);
-        fds[i] = fcntl(a.fds[i], F_DUPFD_CLOEXEC, 0);
+        fds[i] = a.close_fds[i] ? a.fds[i] : fcntl(a.fds[i], F_DUPFD_CLOEXEC, 0);
     }
     return a.nfds;
 }

@@ -12,6 +12,12 @@ extern const struct tarn_node_half_ops tarn_tcp_node_ops;
 
 int tarn_tcp_probe(void);
 
+/*
+ * Over the node's Unix socket ATTACH passes connections of this kind: one for gets and, for a session that
+ * writes, a second one for puts. They cost less than TCP.
+ */
+enum { TARN_TCP_PASSED = 2 };
+
 /* tcp_socket.c */
 
 /* Are both ends of this connection on one host? */

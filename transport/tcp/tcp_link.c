@@ -7,6 +7,9 @@
  * VERSION. The first work claims that connection for its direction. The first work of the other direction
  * opens the second connection, without waiting, and sends HELLO ahead of itself.
  *
+ * If ATTACH came over the node's Unix socket, the node has passed both connections with its answer, or for a
+ * session that only reads the first. They are used in place of TCP.
+ *
  * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c). The first work in memory
  * of a GPU is slow, because it makes a queue of copies and pinned memory. No descriptor tells the end of a
  * copy. So while copies are under way there is none to wait for, and wait() polls them.
@@ -44,6 +47,7 @@ struct tarn_tcp_link {
     socklen_t peer_bytes;
     bool same_host;
     int spare_fd;              /* connect()'s connection until the first work claims it */
+    int passed_fd;             /* the second one if the node passed it; -1: connect to `peer` */
     int epoll_fd;              /* -1 until both lanes are open */
     struct tarn_reason broken; /* code 0: it is not */
     struct tarn_tcp_lane lanes[LANES];
@@ -85,10 +89,9 @@ static void update_watches(struct tarn_tcp_link *l)
     }
 }
 
-/* Begins to open the second lane; the connection completes while its HELLO waits to be sent. */
-static int open_second(struct tarn_tcp_link *l, int i)
+/* Begins to connect: completes while HELLO waits to be sent. */
+static int connect_second(struct tarn_tcp_link *l, int *fd_p)
 {
-    struct tarn_tcp_lane *n = &l->lanes[i];
     int fd = socket(l->peer.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files",
@@ -100,12 +103,22 @@ static int open_second(struct tarn_tcp_link *l, int i)
         close(fd);
         return r;
     }
-    l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (l->epoll_fd < 0) {
-        close(fd);
+    *fd_p = fd;
+    return 0;
+}
+
+static int open_second(struct tarn_tcp_link *l, int i)
+{
+    struct tarn_tcp_lane *n = &l->lanes[i];
+    if (l->epoll_fd < 0)
+        l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (l->epoll_fd < 0)
         return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: epoll: %m: raise the limit of open files",
                          l->link.node);
-    }
+    int fd = l->passed_fd, r = fd < 0 ? connect_second(l, &fd) : 0;
+    if (r)
+        return r;
+    l->passed_fd = -1;
     tarn_tcp_sleep(fd, TARN_WAIT_SLICE_MS);
     n->fd = fd;
     n->hello_unsent = sizeof(l->hello);
@@ -137,6 +150,8 @@ static int prepare_gpu(struct tarn_tcp_link *l, struct tarn_tcp_lane *n, int dev
 static int queue(struct tarn_tcp_link *l, int i, struct tarn_work *w)
 {
     struct tarn_tcp_lane *n = &l->lanes[i];
+    if (i == PUTS && !l->link.writable)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: tcp: the link was opened to read", l->link.node);
     if (l->broken.code)
         return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: the link is broken: connect again", l->link.node);
     if (w->pool > UINT16_MAX)
@@ -330,9 +345,20 @@ static void tcp_close(struct tarn_link *link)
         tarn_stage_free(l->lanes[i].stage);
     if (l->spare_fd >= 0)
         close(l->spare_fd);
+    if (l->passed_fd >= 0)
+        close(l->passed_fd);
     if (l->epoll_fd >= 0)
         close(l->epoll_fd);
     free(l);
+}
+
+/* The descriptor that ATTACH passed, from now on the link's own; -1: none. */
+static int take_fd(const struct tarn_peer *p, uint32_t i)
+{
+    int fd = i < p->nfds ? p->fds[i] : -1;
+    if (fd >= 0)
+        p->fds[i] = -1;
+    return fd;
 }
 
 static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
@@ -340,8 +366,7 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     struct tarn_tcp_link *l = tarn_link_new("tcp", p, sizeof(*l));
     if (!l)
         return TARN_E_NO_MEMORY;
-    l->link.writable = true;
-    l->spare_fd = l->epoll_fd = -1;
+    l->spare_fd = l->passed_fd = l->epoll_fd = -1;
     for (int i = 0; i < LANES; i++)
         l->lanes[i] = (struct tarn_tcp_lane){.node = l->link.node,
                                              .hello = &l->hello,
@@ -352,7 +377,12 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
-    if (!r)
+    if (!r) {
+        l->spare_fd = take_fd(p, 0);
+        l->passed_fd = take_fd(p, 1);
+        l->link.writable = l->spare_fd < 0 || l->passed_fd >= 0;
+    }
+    if (!r && l->spare_fd < 0)
         r = tarn_net_connect(&a, tarn_peer_until(p), p->cancel, &l->spare_fd);
     if (!r)
         r = say_hello(l);
@@ -366,6 +396,8 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     tarn_tcp_sleep(l->spare_fd, TARN_WAIT_SLICE_MS);
     l->same_host = tarn_tcp_same_host(l->spare_fd);
     tarn_tcp_tune(l->spare_fd, l->same_host);
+    if (l->passed_fd >= 0)
+        tarn_tcp_tune(l->passed_fd, l->same_host);
     *l_p = &l->link;
     return 0;
 }

@@ -35,20 +35,6 @@ static struct tarn_tcp_node *node_of(const struct tarn_node_half *h)
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-static int tcp_attach(struct tarn_node_half *h, struct tarn_attach *a)
-{
-    struct tarn_tcp_node *s = node_of(h);
-    pthread_mutex_lock(&s->lock);
-    const char *token = tarn_token_of(&s->tokens, a->session);
-    if (token)
-        snprintf(a->text, sizeof(a->text), "v1 %s %s", s->address, token);
-    pthread_mutex_unlock(&s->lock);
-    if (!token)
-        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for a session");
-    a->nfds = 0;
-    return 0;
-}
-
 /* Makes the connection's own thread close it. With the lock held. */
 static void doom(struct tarn_tcp_conn *c)
 {
@@ -96,12 +82,13 @@ static bool watch(struct tarn_tcp_thread *t, struct tarn_tcp_conn *c)
     return epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &e) == 0;
 }
 
-static void add_conn(struct tarn_tcp_thread *t, int fd)
+/* Owns fd. NULL: out of memory. */
+static struct tarn_tcp_conn *new_conn(struct tarn_tcp_thread *t, int fd)
 {
     struct tarn_tcp_conn *c = calloc(1, sizeof(*c));
     if (!c) {
         close(fd);
-        return;
+        return NULL;
     }
     c->same_host = tarn_tcp_same_host(fd);
     c->keeps_up = c->same_host;
@@ -111,12 +98,79 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
     c->thread = t;
     c->fd = fd;
     atomic_fetch_add(&t->conns, 1);
+    return c;
+}
+
+static void add_conn(struct tarn_tcp_thread *t, int fd)
+{
+    struct tarn_tcp_conn *c = new_conn(t, fd);
+    if (!c)
+        return;
     tarn_tcp_conn_time(c, tarn_deadline(HELLO_MS));
     pthread_mutex_lock(&t->node->lock);
     DL_APPEND(t->node->conns, c);
     pthread_mutex_unlock(&t->node->lock);
     if (!watch(t, c))
         close_conn(c);
+}
+
+/* --- passing connections over the Unix socket ---------------------------------------------------- */
+
+/* Makes a connection of the session's, which has yet to say HELLO, and adds the client's end to the answer.
+ * On the control thread: thread 0 has the connection from watch() on. */
+static bool pass_conn(struct tarn_tcp_node *s, struct tarn_attach *a)
+{
+    int ends[2];
+    struct tarn_tcp_thread *t = &s->threads[0];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+        return false;
+    a->fds[a->nfds] = ends[1];
+    a->close_fds[a->nfds++] = true;
+    struct tarn_tcp_conn *c = new_conn(t, ends[0]);
+    if (!c)
+        return false;
+    c->admitted = true;
+    c->session = a->session;
+    pthread_mutex_lock(&s->lock);
+    DL_APPEND(s->conns, c);
+    pthread_mutex_unlock(&s->lock);
+    if (watch(t, c))
+        return true;
+    pthread_mutex_lock(&s->lock);
+    DL_DELETE(s->conns, c);
+    pthread_mutex_unlock(&s->lock);
+    atomic_fetch_sub(&t->conns, 1);
+    close(c->fd);
+    free(c);
+    return false;
+}
+
+/* All that the session needs, or none: then the client connects by TCP. */
+static void pass_conns(struct tarn_tcp_node *s, struct tarn_attach *a)
+{
+    uint32_t most = a->write ? TARN_TCP_PASSED : 1;
+    while (a->nfds < most && pass_conn(s, a))
+        ;
+    if (a->nfds == most)
+        return;
+    while (a->nfds > 0) /* a connection whose other end is closed ends by itself */
+        close(a->fds[--a->nfds]);
+}
+
+static int tcp_attach(struct tarn_node_half *h, struct tarn_attach *a)
+{
+    struct tarn_tcp_node *s = node_of(h);
+    pthread_mutex_lock(&s->lock);
+    const char *token = tarn_token_of(&s->tokens, a->session);
+    if (token)
+        snprintf(a->text, sizeof(a->text), "v1 %s %s", s->address, token);
+    pthread_mutex_unlock(&s->lock);
+    if (!token)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for a session");
+    a->nfds = 0;
+    if (a->local)
+        pass_conns(s, a);
+    return 0;
 }
 
 static int start_thread(struct tarn_tcp_node *s);

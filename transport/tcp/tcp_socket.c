@@ -25,6 +25,8 @@ bool tarn_tcp_same_host(int fd)
     if (getsockname(fd, (struct sockaddr *)&here, &here_bytes) < 0 ||
         getpeername(fd, (struct sockaddr *)&there, &there_bytes) < 0 || here.ss_family != there.ss_family)
         return false;
+    if (here.ss_family == AF_UNIX)
+        return true;
     if (here.ss_family == AF_INET)
         return ((struct sockaddr_in *)&here)->sin_addr.s_addr ==
                ((struct sockaddr_in *)&there)->sin_addr.s_addr;
