@@ -94,6 +94,11 @@ static void fill(const struct soak_room *room, size_t bytes, uint32_t key, uint6
     device_write(room->device, room->addr, bench, bytes);
 }
 
+static uint32_t choose_key(void)
+{
+    return (uint32_t)(rand() % 2 ? rand() % HOT_KEYS : rand() % SOAK_KEYS);
+}
+
 /* Half of the puts of one copy name their node: small objects then go by STORE (client/put_job.h). */
 static const char *choose_place(uint32_t copies, char place[16])
 {
@@ -128,6 +133,44 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
     op->waited_ns = waited_ns() - waited;
     history_end(op, status);
     return status;
+}
+
+/* A put of n keys, enough for several chunks (client/put_plan.h). Its values are in host memory. */
+static void put_many(struct history_log *l, struct tarn_client *c, uint32_t n, uint32_t copies,
+                     uint32_t deadline_ms)
+{
+    struct name names[SOAK_KEYS];
+    struct tarn_piece pieces[SOAK_KEYS];
+    struct tarn_item items[SOAK_KEYS];
+    struct history_op *ops[SOAK_KEYS];
+    static uint8_t values[SOAK_KEYS][SOAK_VALUE_MAX];
+    uint32_t first = choose_key();
+    enum history_kind kind = rand() % 4 ? HISTORY_REPLACE : HISTORY_PUT;
+    struct tarn_put_options o = {.size = sizeof o,
+                                 .timeout_ms = deadline_ms,
+                                 .flags = kind == HISTORY_REPLACE ? TARN_PUT_REPLACE : 0,
+                                 .replicas = copies};
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = (first + i) % SOAK_KEYS;
+        size_t bytes = soak_value_bytes(key);
+        name_key(&names[i], key);
+        pieces[i] = (struct tarn_piece){.addr = values[i], .bytes = bytes};
+        items[i] = (struct tarn_item){
+            .key = names[i].key, .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(bytes)};
+        ops[i] = history_begin(l, kind, key, deadline_ms);
+        if (!ops[i])
+            return;
+        value_fill(values[i], bytes, key, ops[i]->version);
+    }
+    uint64_t begun = tarn_now_ns(), waited = waited_ns();
+    for (uint32_t i = 0; i < n; i++)
+        ops[i]->start_ns = begun;
+    said("put of many", tarn_put(c, items, n, &o));
+    waited = waited_ns() - waited;
+    for (uint32_t i = 0; i < n; i++) {
+        ops[i]->waited_ns = waited;
+        history_end(ops[i], items[i].status);
+    }
 }
 
 int soak_remove(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_t deadline_ms)
@@ -231,11 +274,6 @@ struct life {
     struct tarn_client *client;
 };
 
-static uint32_t choose_key(void)
-{
-    return (uint32_t)(rand() % 2 ? rand() % HOT_KEYS : rand() % SOAK_KEYS);
-}
-
 static uint32_t choose_deadline(void)
 {
     int at = rand() % 10;
@@ -256,7 +294,9 @@ static void read_something(struct life *l)
 static void write_something(struct life *l)
 {
     int at = rand() % 100;
-    if (at < 45)
+    if (at < 2)
+        put_many(l->log, l->client, SOAK_KEYS - (uint32_t)rand() % 16, l->copies, choose_deadline());
+    else if (at < 45)
         soak_put(l->log, l->client, choose_key(), HISTORY_REPLACE, l->copies, choose_deadline());
     else if (at < 60)
         soak_put(l->log, l->client, choose_key(), HISTORY_PUT, l->copies, choose_deadline());
