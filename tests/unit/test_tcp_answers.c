@@ -343,12 +343,32 @@ static void failures_in_between(void **state)
     alarm(0);
 }
 
+/* A node passes sessions that only read one connection. */
+static void one_passed_connection_is_for_gets(void **state)
+{
+    (void)state;
+    const struct tarn_transport_ops *ops = find_transport("tcp");
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    struct tarn_peer p = fake_peer("v1 127.0.0.1:1 0123456789abcdef0123456789abcdef", &ends[1], 1);
+    struct tarn_link *l = NULL;
+    struct tarn_work w = {.done = work_done};
+    assert_int_equal(ops->connect(&p, &l), 0);
+    assert_int_equal(ends[1], -1); /* the link's own now */
+    assert_false(l->writable);
+    assert_int_equal(ops->put(l, &w), TARN_E_NOT_REACHABLE);
+    assert_int_equal(ops->get(l, &w), TARN_INPROGRESS);
+    ops->close(l);
+    close(ends[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(right_answers_keep_the_link),
         cmocka_unit_test(wrong_answers_end_the_link),
         cmocka_unit_test(failures_in_between),
+        cmocka_unit_test(one_passed_connection_is_for_gets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
