@@ -579,7 +579,7 @@ class OnGpu(Cases):
                 end.record()
                 end.synchronize()
                 took.append(begin.elapsed_time(end) * 100)
-            return sorted(took)[10]
+            return min(took)  # others may use the GPU, too
 
         def gather() -> None:
             table.gather(rows, out, status=status)
