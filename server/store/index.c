@@ -56,6 +56,13 @@ struct object *index_find(const struct key_index *x, const void *key, size_t byt
     return o;
 }
 
+void index_prefetch(const struct key_index *x, const void *key, size_t bytes, bool object)
+{
+    struct object *const *bucket = x->buckets ? bucket_of(x, hash_key(x, key, bytes)) : NULL;
+    if (bucket)
+        __builtin_prefetch(object ? (const void *)*bucket : bucket);
+}
+
 static void chain_to(struct object **bucket, struct object *o)
 {
     o->chain = *bucket;

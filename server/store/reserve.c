@@ -246,6 +246,11 @@ static bool place_as_asked(struct tarn_store *s, const struct tarn_reserve *r, s
     return false;
 }
 
+void tarn_store_prefetch(const struct tarn_store *s, const void *key, size_t bytes, bool object)
+{
+    index_prefetch(&s->index, key, bytes, object);
+}
+
 int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struct tarn_grant *g)
 {
     int rc = check_reserve(s, r);

@@ -95,6 +95,9 @@ struct tarn_grant {
     uint64_t offset, gen;
 };
 
+/* tarn_store_reserve() of the key comes soon: for several keys, first call it for each without, then with
+ * `object`. */
+void tarn_store_prefetch(const struct tarn_store *s, const void *key, size_t bytes, bool object);
 /* Reserves room, evicting inline. EXISTS, TOO_LARGE, FULL (why nothing can go), BUSY (the session's limit).
  */
 int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struct tarn_grant *g);

@@ -152,6 +152,9 @@ bool store_has_slot(const struct pool *p);
 int index_make_room(struct key_index *x, uint64_t objects);
 void index_free(struct key_index *x);
 struct object *index_find(const struct key_index *x, const void *key, size_t bytes);
+/* Loads what index_find() will read into the processor's cache: first, of several keys, their buckets, then
+ * (`object`) the first object of each. */
+void index_prefetch(const struct key_index *x, const void *key, size_t bytes, bool object);
 /* The key must not be there. */
 void index_add(struct key_index *x, struct object *o);
 void index_remove(struct key_index *x, struct object *o);
