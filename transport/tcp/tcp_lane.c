@@ -536,13 +536,26 @@ bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
     return n->unanswered != n->unsent || (n->hello_waits && !n->hello_unsent);
 }
 
-int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
+/* Leaves the first `most` bytes of a message. */
+static void trim(struct message *m, uint64_t most)
+{
+    while (m->bytes > most) {
+        struct iovec *v = &m->iov[m->n - 1];
+        uint64_t over = m->bytes - most, cut = over < v->iov_len ? over : v->iov_len;
+        v->iov_len -= cut;
+        m->bytes -= cut;
+        m->n -= v->iov_len == 0;
+    }
+}
+
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait, uint64_t most)
 {
     int moved = 0;
     for (; tarn_tcp_lane_awaits_answer(n); wait = false) {
         struct expected x;
         bool rest = wait && n->payload_left >= WAIT_ALL_BYTES;
         expect(n, &x, rest);
+        trim(&x.m, most);
         if (x.m.bytes == 0) /* the stage is full */
             return moved;
         struct msghdr h = {.msg_iov = x.m.iov, .msg_iovlen = x.m.n};
@@ -555,7 +568,7 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
         struct received c = {.x = &x};
         int r = take_received(n, &c, (uint64_t)got);
         free(c.copy);
-        if (r || (uint64_t)got < x.m.bytes)
+        if (r || (uint64_t)got < x.m.bytes || most < UINT64_MAX)
             return r ? r : moved;
     }
     return moved;

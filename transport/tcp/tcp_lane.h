@@ -62,8 +62,9 @@ void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w);
 int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait);
 bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n);
 /* Receives what is there and ends the works that it completes. 1: something was there; 0: nothing. With
- * `wait` the first system call may sleep for the socket's time limit. Negative: as above. */
-int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait);
+ * `wait` the first system call may sleep for the socket's time limit. most: of bytes in one system call, and
+ * then there is only one; UINT64_MAX: all that is there. Negative: as above. */
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait, uint64_t most);
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n);
 /* Ends all works of the lane, also those not yet sent. No copy may be under way. *why stays. */
 void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, const struct tarn_reason *why);

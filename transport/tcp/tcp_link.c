@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP, client half: a link is up to two connections, one that gets and one that puts.
+ * TCP, client half: a link is up to three connections, two that get and one that puts.
  *
  * connect() opens one connection and says HELLO. It does not wait for the answer, which would cost a round
  * trip. The answer comes ahead of the first work's, and a wrong token or version ends the works with AUTH or
  * VERSION. The first work claims that connection for its direction. The first work of the other direction
- * opens the second connection, without waiting, and sends HELLO ahead of itself.
+ * opens the second connection, without waiting, and sends HELLO ahead of itself. The first large get by TCP
+ * opens another one for gets: its two halves come over a connection each, sent by two threads of the node.
  *
  * If ATTACH came over the node's Unix socket, the node has passed both connections with its answer, or for a
  * session that only reads the first. They are used in place of TCP.
@@ -37,8 +38,11 @@
 
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (20 * 1000)
+#define TURN_BYTES (256u << 10)
 
-enum { GETS, PUTS, LANES };
+#define SPLIT_BYTES (1u << 20) /* gets of so many bytes are large */
+
+enum { GETS, PUTS, MORE_GETS, LANES };
 
 struct tarn_tcp_link {
     struct tarn_link link;
@@ -67,13 +71,27 @@ static int down(const struct tarn_tcp_link *l, const char *what)
 
 /* --- lanes -------------------------------------------------------------------------------------- */
 
+/* The number of lanes with works in flight; *last_p (NULL: not asked for): the last of them. */
+static int busy_lanes(struct tarn_tcp_link *l, struct tarn_tcp_lane **last_p)
+{
+    int n = 0;
+    for (int i = 0; i < LANES; i++) {
+        if (!l->lanes[i].first)
+            continue;
+        n++;
+        if (last_p)
+            *last_p = &l->lanes[i];
+    }
+    return n;
+}
+
 /*
- * The epoll set holds the lanes only while both have works in flight: a socket with a second waiter
+ * The epoll set holds the lanes only while several have works in flight: a socket with a second waiter
  * costs each wakeup about a microsecond.
  */
 static void update_watches(struct tarn_tcp_link *l)
 {
-    bool both = l->lanes[GETS].first && l->lanes[PUTS].first;
+    bool both = busy_lanes(l, NULL) > 1;
     for (int i = 0; l->epoll_fd >= 0 && i < LANES; i++) {
         struct tarn_tcp_lane *n = &l->lanes[i];
         uint32_t events = both ? EPOLLIN | (tarn_tcp_lane_wants_to_send(n) ? EPOLLOUT : 0) : 0;
@@ -169,9 +187,71 @@ static int queue(struct tarn_tcp_link *l, int i, struct tarn_work *w)
     return TARN_INPROGRESS;
 }
 
-static int tcp_get(struct tarn_link *l, struct tarn_work *w)
+/* --- large gets --------------------------------------------------------------------------------- */
+
+struct halves {
+    struct tarn_work *whole, half[2];
+    struct tarn_piece piece[2];
+    int left;
+};
+
+/* The whole ends with the last half. Both had the same generation if both ended well. */
+static void half_done(struct tarn_work *w)
 {
-    return queue(own(l), GETS, w);
+    struct halves *h = w->owner;
+    struct tarn_work *whole = h->whole;
+    if (--h->left > 0)
+        return;
+    const struct tarn_work *said = h->half[0].status ? &h->half[0] : &h->half[1];
+    whole->status = said->status;
+    whole->why = said->why;
+    free(h);
+    whole->done(whole);
+}
+
+/* Contiguous memory of the host, by TCP, from a pool. */
+static bool is_large(const struct tarn_tcp_link *l, const struct tarn_work *w)
+{
+    return w->bytes >= SPLIT_BYTES && w->npieces == 1 && tarn_piece_count(w->pieces) == 1 && !w->gpu &&
+           !w->lease && l->peer.ss_family != AF_UNIX;
+}
+
+/* NULL: out of memory. */
+static struct halves *halve(struct tarn_work *w)
+{
+    struct halves *h = malloc(sizeof *h);
+    if (!h)
+        return NULL;
+    *h = (struct halves){.whole = w, .left = 2};
+    for (uint64_t i = 0, first = w->bytes / 2; i < 2; i++) {
+        struct tarn_work *half = &h->half[i];
+        h->piece[i] = (struct tarn_piece){.addr = (char *)w->pieces->addr + i * first,
+                                          .bytes = i ? w->bytes - first : first};
+        *half = *w;
+        half->offset += i * first;
+        half->bytes = h->piece[i].bytes;
+        half->pieces = &h->piece[i];
+        half->touch = w->touch && i == 0;
+        half->done = half_done;
+        half->owner = h;
+    }
+    return h;
+}
+
+static int tcp_get(struct tarn_link *link, struct tarn_work *w)
+{
+    struct tarn_tcp_link *l = own(link);
+    struct tarn_tcp_lane *more = &l->lanes[MORE_GETS];
+    struct halves *h = NULL;
+    if (is_large(l, w) && !l->broken.code && l->lanes[GETS].fd >= 0 && w->pool <= UINT16_MAX &&
+        (more->fd >= 0 || open_second(l, MORE_GETS) == 0))
+        h = halve(w);
+    if (!h)
+        return queue(l, GETS, w);
+    tarn_tcp_lane_queue(&l->lanes[GETS], &h->half[0]);
+    tarn_tcp_lane_queue(more, &h->half[1]);
+    update_watches(l);
+    return TARN_INPROGRESS;
 }
 
 static int tcp_put(struct tarn_link *l, struct tarn_work *w)
@@ -186,13 +266,19 @@ static int progress_lane(struct tarn_tcp_lane *n)
     bool asked_before = tarn_tcp_lane_awaits_answer(n), passed = tarn_tcp_lane_copy(n);
     int r = tarn_tcp_lane_send(n, false), sent = r;
     if (r >= 0 && asked_before)
-        r = tarn_tcp_lane_receive(n, false);
+        r = tarn_tcp_lane_receive(n, false, UINT64_MAX);
     return r < 0 ? r : r | sent | passed;
 }
 
 static bool is_copying(const struct tarn_tcp_link *l)
 {
     return tarn_tcp_lane_copying(&l->lanes[GETS]) || tarn_tcp_lane_copying(&l->lanes[PUTS]);
+}
+
+/* Are both halves of gets under way, and nothing else? */
+static bool is_halved(const struct tarn_tcp_link *l)
+{
+    return l->lanes[GETS].first && l->lanes[MORE_GETS].first && !l->lanes[PUTS].first;
 }
 
 static void break_link(struct tarn_tcp_link *l, int code)
@@ -237,35 +323,19 @@ static int tcp_progress(struct tarn_link *link)
 
 static int tcp_wait_fd(const struct tarn_link *link, short *events)
 {
-    const struct tarn_tcp_link *l = own(link);
-    const struct tarn_tcp_lane *busy = NULL;
+    struct tarn_tcp_link *l = own(link);
+    struct tarn_tcp_lane *busy = NULL;
+    int n = busy_lanes(l, &busy);
     *events = POLLIN;
-    if (is_copying(l)) {
+    if (is_copying(l) || n == 0) {
         *events = 0;
         return -1;
     }
-    for (int i = 0; i < LANES; i++) {
-        if (l->lanes[i].first && busy)
-            return l->epoll_fd;
-        if (l->lanes[i].first)
-            busy = &l->lanes[i];
-    }
-    if (!busy) {
-        *events = 0;
-        return -1;
-    }
+    if (n > 1)
+        return l->epoll_fd;
     if (tarn_tcp_lane_wants_to_send(busy))
         *events |= POLLOUT;
     return busy->fd;
-}
-
-/* The lane that alone has works in flight, or NULL. */
-static struct tarn_tcp_lane *only_busy(struct tarn_tcp_link *l)
-{
-    struct tarn_tcp_lane *gets = &l->lanes[GETS], *puts = &l->lanes[PUTS];
-    if (!gets->first == !puts->first)
-        return NULL;
-    return gets->first ? gets : puts;
 }
 
 /* First by looking, for what is short, then by looking now and then. */
@@ -283,11 +353,32 @@ static int wait_for_copies(struct tarn_tcp_link *l, uint64_t deadline_ns)
     }
 }
 
+/* Receives of each half in turn. Sleeps for both, since both senders fill their sockets meanwhile. */
+static int take_turns(struct tarn_tcp_link *l)
+{
+    int moved = 0;
+    for (int i = GETS; i < LANES; i += MORE_GETS - GETS) {
+        struct tarn_tcp_lane *n = &l->lanes[i];
+        int r = tarn_tcp_lane_send(n, false);
+        if (r >= 0 && n->first && tarn_tcp_lane_awaits_answer(n)) {
+            moved |= r;
+            r = tarn_tcp_lane_receive(n, true, TURN_BYTES);
+        }
+        if (r < 0)
+            return fail_link(l, r);
+        moved |= r;
+    }
+    update_watches(l);
+    return moved;
+}
+
 /* One lane that only waits for answers waits in recvmsg() itself: a system call and a wakeup less. */
 static int tcp_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
     struct tarn_tcp_link *l = own(link);
-    struct tarn_tcp_lane *n = only_busy(l);
+    struct tarn_tcp_lane *n = NULL;
+    if (busy_lanes(l, &n) != 1)
+        n = NULL;
     int passed = 0;
     for (int i = 0; i < LANES; i++)
         passed += tarn_tcp_lane_copy(&l->lanes[i]);
@@ -295,12 +386,14 @@ static int tcp_wait(struct tarn_link *link, uint64_t deadline_ns)
         return 1;
     if (is_copying(l))
         return wait_for_copies(l, deadline_ns);
+    if (!l->broken.code && is_halved(l) && tarn_left_ms(deadline_ns) > 2 * TARN_WAIT_SLICE_MS)
+        return take_turns(l);
     if (l->broken.code || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
         return tarn_wait_by_poll(&tarn_tcp_ops, link, deadline_ns);
     /* Payload is sent waiting: the kernel wakes a sleeping sender sooner than poll() would. */
     int r = tarn_tcp_lane_send(n, n == &l->lanes[PUTS]);
     if (r >= 0 && !tarn_tcp_lane_wants_to_send(n))
-        r = tarn_tcp_lane_receive(n, true);
+        r = tarn_tcp_lane_receive(n, true, UINT64_MAX);
     else if (r == 0)
         return tarn_wait_by_poll(&tarn_tcp_ops, link, deadline_ns);
     return r < 0 ? fail_link(l, r) : r;
@@ -372,8 +465,8 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
                                              .hello = &l->hello,
                                              .copiers = &l->copiers,
                                              .fd = -1,
-                                             .op = i == GETS ? TARN_TCP_GET : TARN_TCP_PUT,
-                                             .verdicts = p->windows && i == GETS};
+                                             .op = i == PUTS ? TARN_TCP_PUT : TARN_TCP_GET,
+                                             .verdicts = p->windows && i != PUTS};
 
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
