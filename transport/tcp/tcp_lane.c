@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/net.h"
+#include "transport/tcp/tcp.h"
 
 /* A receiver that may wait sleeps for all of a payload that has at least so many bytes. */
 enum { WAIT_ALL_BYTES = 64 << 10 };
@@ -254,6 +255,7 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
         struct message m;
         gather(n, frames, &m);
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        tarn_tcp_sends();
         ssize_t sent = sendmsg(n->fd, &h, flags);
         if (sent < 0)
             return tarn_net_would_block(errno) ? moved : down(n, "send");
@@ -560,6 +562,7 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait, uint64_t most)
             return moved;
         struct msghdr h = {.msg_iov = x.m.iov, .msg_iovlen = x.m.n};
         ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
+        tarn_tcp_received();
         if (got < 0)
             return tarn_net_would_block(errno) ? moved : down(n, "receive");
         if (got == 0)

@@ -36,6 +36,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "transport/tcp/tcp.h"
 
 #define FRAME sizeof(struct tarn_tcp_frame)
 
@@ -218,6 +219,7 @@ static ssize_t send_some(struct tarn_tcp_conn *c, struct iovec *iov, size_t n, u
 {
     struct msghdr h = {.msg_iov = iov, .msg_iovlen = n};
     bool wait = c->keeps_up && bytes >= WAIT_BYTES;
+    tarn_tcp_sends();
     ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (wait && !(sent < 0 && !tarn_net_would_block(errno)))
         c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
@@ -292,6 +294,7 @@ static bool check_request(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *
 static int fill(struct tarn_tcp_conn *c, uint32_t want)
 {
     ssize_t n = recv(c->fd, (char *)&c->in + c->in_bytes, want - c->in_bytes, MSG_DONTWAIT);
+    tarn_tcp_received();
     if (n <= 0)
         return n < 0 && tarn_net_would_block(errno) ? 0 : -1;
     c->in_bytes += (uint32_t)n;
@@ -358,6 +361,7 @@ static bool receive_gets(struct tarn_tcp_conn *c)
         return true;
     memcpy(frames, &c->in.frame, c->in_bytes);
     ssize_t n = recv(c->fd, (char *)frames + c->in_bytes, room(c) * FRAME - c->in_bytes, MSG_DONTWAIT);
+    tarn_tcp_received();
     if (n <= 0)
         return n < 0 && tarn_net_would_block(errno);
     size_t bytes = c->in_bytes + (size_t)n;
@@ -492,6 +496,7 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     struct msghdr h = {.msg_iov = t.iov, .msg_iovlen = t.niov};
     ssize_t n = recvmsg(c->fd, &h, wait ? MSG_WAITALL : MSG_DONTWAIT);
     int error = errno;
+    tarn_tcp_received();
     if (wait && n < (ssize_t)payload)
         c->keeps_up = false;
     tarn_tcp_window_unpin(c, &t);

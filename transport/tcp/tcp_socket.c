@@ -18,6 +18,10 @@
 
 #define SAME_HOST_BUFFER (256 << 10)
 
+#ifdef __SANITIZE_THREAD__
+char tarn_tcp_order;
+#endif
+
 bool tarn_tcp_same_host(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};
