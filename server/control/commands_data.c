@@ -99,8 +99,7 @@ void tarn_reservations_changed(struct tarn_session *s)
 
 enum { AHEAD = 16 };
 
-/* Of a store with many objects, looking for a key takes two loads from memory: those of several keys overlap.
- */
+/* Finding a key among many takes two loads from memory. Those of several keys overlap. */
 static void prefetch(struct tarn_conn *c, size_t n, redisReply **args)
 {
     for (int object = 0; object < 2; object++)

@@ -13,14 +13,8 @@ extern const struct tarn_node_half_ops tarn_tcp_node_ops;
 int tarn_tcp_probe(void);
 
 /*
- * Over the node's Unix socket ATTACH passes connections of this kind: one for gets and, for a session that
- * writes, a second one for puts. They cost less than TCP.
- */
-enum { TARN_TCP_PASSED = 2 };
-
-/*
- * Call before sending, and after receiving. ThreadSanitizer knows by itself that bytes come after they were
- * sent, but not over a connection that was passed; within one process it would report races.
+ * Call before sending, and after receiving. ThreadSanitizer does not know that bytes come after they were
+ * sent where ATTACH passed the connection. Within one process it would report races.
  */
 #ifdef __SANITIZE_THREAD__
 void __tsan_acquire(void *addr);

@@ -416,7 +416,7 @@ static void add_ahead(const struct tarn_tcp_lane *n, struct expected *x, const s
     }
 }
 
-/* Adds the header of w's answer and, if nothing else can come, what follows it. */
+/* Adds the header of w's answer, and what follows it as far as that can be told. */
 static void add_answer(const struct tarn_tcp_lane *n, struct expected *x, const struct tarn_work *w)
 {
     struct message *m = &x->m;

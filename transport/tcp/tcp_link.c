@@ -38,9 +38,8 @@
 
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (20 * 1000)
-#define TURN_BYTES (256u << 10)
-
-#define SPLIT_BYTES (1u << 20) /* gets of so many bytes are large */
+#define SPLIT_BYTES (1u << 20)  /* gets of so many bytes are large */
+#define TURN_BYTES (256u << 10) /* of each half in turn */
 
 enum { GETS, PUTS, MORE_GETS, LANES };
 
@@ -52,7 +51,7 @@ struct tarn_tcp_link {
     bool same_host;
     int spare_fd;              /* connect()'s connection until the first work claims it */
     int passed_fd;             /* the second one if the node passed it; -1: connect to `peer` */
-    int epoll_fd;              /* -1 until both lanes are open */
+    int epoll_fd;              /* -1 until a second lane is opened */
     struct tarn_reason broken; /* code 0: it is not */
     struct tarn_tcp_lane lanes[LANES];
     struct tarn_copiers copiers;
@@ -91,10 +90,10 @@ static int busy_lanes(struct tarn_tcp_link *l, struct tarn_tcp_lane **last_p)
  */
 static void update_watches(struct tarn_tcp_link *l)
 {
-    bool both = busy_lanes(l, NULL) > 1;
+    bool several = busy_lanes(l, NULL) > 1;
     for (int i = 0; l->epoll_fd >= 0 && i < LANES; i++) {
         struct tarn_tcp_lane *n = &l->lanes[i];
-        uint32_t events = both ? EPOLLIN | (tarn_tcp_lane_wants_to_send(n) ? EPOLLOUT : 0) : 0;
+        uint32_t events = several ? EPOLLIN | (tarn_tcp_lane_wants_to_send(n) ? EPOLLOUT : 0) : 0;
         if (events == n->watched)
             continue;
         struct epoll_event e = {.events = events};
@@ -107,7 +106,7 @@ static void update_watches(struct tarn_tcp_link *l)
     }
 }
 
-/* Begins to connect: completes while HELLO waits to be sent. */
+/* Begins to connect. The connection completes while its HELLO waits to be sent. */
 static int connect_second(struct tarn_tcp_link *l, int *fd_p)
 {
     int fd = socket(l->peer.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

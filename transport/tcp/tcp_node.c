@@ -148,7 +148,7 @@ static bool pass_conn(struct tarn_tcp_node *s, struct tarn_attach *a)
 /* All that the session needs, or none: then the client connects by TCP. */
 static void pass_conns(struct tarn_tcp_node *s, struct tarn_attach *a)
 {
-    uint32_t most = a->write ? TARN_TCP_PASSED : 1;
+    uint32_t most = a->write ? 2 : 1; /* for gets; for puts */
     while (a->nfds < most && pass_conn(s, a))
         ;
     if (a->nfds == most)
