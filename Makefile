@@ -141,8 +141,9 @@ $(B)/tests/tarn: $(call obj,$(faulty_src))
 $(B)/tarn $(B)/tests/tarn: $(call obj,$(cli_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(LIBS_CLI)
 
-# The benchmark measures the allocator by itself, too.
-$(B)/tarn-bench: $(call obj,$(bench_src) server/store/alloc.c) $(B)/libtarn.a
+# The benchmark measures the allocator by itself, too, and tries eviction policies.
+store_parts := $(addprefix server/store/,alloc.c evict.c lazy.c reuse.c)
+$(B)/tarn-bench: $(call obj,$(bench_src) $(store_parts)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(shell pkg-config --libs jansson) \
 	    $(if $(MEMCACHED),$(shell pkg-config --libs libmemcached))
 ifeq ($(MEMCACHED),yes)

@@ -50,13 +50,13 @@ static int start_store(struct tarn_node *n)
     struct tarn_store_options o = {
         .epoch = n->epoch,
         .node = n->id,
-        .high_watermark = (uint32_t)c->evict_high,
-        .low_watermark = (uint32_t)c->evict_low,
         .session_reserved_max = c->session_reserved_max,
         .gone = object_gone,
         .arg = n,
     };
-    int rc = tarn_store_new(&o, &n->store);
+    int rc = tarn_eviction_parse(c->eviction, &o.eviction);
+    if (!rc)
+        rc = tarn_store_new(&o, &n->store);
     for (size_t i = 0; !rc && i < c->pools.n; i++) {
         struct tarn_pool_options pool;
         rc = tarn_pool_options_parse(c->pools.values[i], &pool);

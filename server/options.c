@@ -108,9 +108,11 @@ static const struct tarn_option options[] = {
         "io-threads", io_threads, "0", 0, 64, "N",
         "Threads of the tcp transport, at most: as many as there are connections. 0: one for each processor, "
         "16 at most."),
-    INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
-               "Fill of a pool at which least recently used objects begin to be evicted in the background."),
-    INT_OPTION("evict-low", evict_low, "90", 0, 100, "PERCENT", "Fill at which that ends."),
+    TEXT_OPTION(
+        "eviction", eviction, "adaptive", "POLICY",
+        "Which objects leave a full pool: lru, least recently used; adaptive, least worth keeping, as "
+        "learned from uses by age, by earlier uses, and by what continues what. `tarn-bench policies` tells "
+        "which suits a trace."),
     {.name = "session-reserved-max",
      .type = TARN_OPT_SIZE,
      .offset = AT(session_reserved_max),
@@ -308,6 +310,7 @@ int tarn_node_config_check(const struct tarn_node_config *c)
 {
     enum tarn_log_level level;
     enum tarn_tcpx_way way;
+    enum tarn_eviction eviction;
     struct tarn_addr http;
     unsigned mode;
     int rc = tarn_log_level_parse("--log-level", c->log_level, &level);
@@ -330,9 +333,8 @@ int tarn_node_config_check(const struct tarn_node_config *c)
         rc = check_name("--ns", c->ns, TARN_NS_MAX);
     if (!rc)
         rc = tarn_unix_mode_parse(c->unix_mode, &mode);
-    if (!rc && c->evict_low > c->evict_high)
-        rc = tarn_fail(TARN_E_CONFIG, "--evict-low %d: above --evict-high %d: give a smaller one",
-                       (int)c->evict_low, (int)c->evict_high);
+    if (!rc)
+        rc = tarn_eviction_parse(c->eviction, &eviction);
     if (!rc && (c->pools.n < 1 || c->pools.n > TARN_POOLS_MAX))
         rc = tarn_fail(TARN_E_CONFIG, "--pool: %zu pools: give 1 to %d", c->pools.n, TARN_POOLS_MAX);
     for (size_t i = 0; !rc && i < c->pools.n; i++) {

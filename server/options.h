@@ -11,9 +11,9 @@
 struct tarn_node_config {
     char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *admin_secret, *unix_mode, *unix_group,
         *transports, *http, *log_level, *rdma_devices;
-    char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off;
+    char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off, *eviction;
     struct tarn_option_list pools;
-    int64_t data_port, io_threads, evict_high, evict_low;
+    int64_t data_port, io_threads;
     int64_t redis_timeout_ms, heartbeat_ms, scrub_s, drain_timeout_ms;
     uint64_t session_reserved_max, rdma_region_bytes;
     bool print_conf, help, version, man, markdown;
@@ -31,7 +31,7 @@ int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o);
 int tarn_log_level_parse(const char *where, const char *text, enum tarn_log_level *level);
 /* An octal number; CONFIG unless the owner may read and write. */
 int tarn_unix_mode_parse(const char *text, unsigned *mode);
-/* Checks what the table's bounds do not: names, levels, the order of the watermarks, an address that can be
+/* Checks what the table's bounds do not: names, levels, an address that can be
  * published. */
 int tarn_node_config_check(const struct tarn_node_config *c);
 

@@ -67,7 +67,9 @@ static const struct tarn_program program = {
         "every byte, and that each part comes once; else both ranks fail. It ends with rank 0. Between two "
         "hosts "
         "give both --listen, and the same TARN_SECRET.\n\n"
-        "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
+        "`tarn-bench replay --help` is about replaying a trace of prefix-block requests, `tarn-bench "
+        "policies "
+        "--help` about trying eviction policies on one.\n\n"
         "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
         "status 0: all "
         "was measured, whether or not targets were met; 1: something could not be.",
@@ -184,6 +186,8 @@ int main(int argc, char **argv)
     bench_catch_signals();
     if (argc > 1 && strcmp(argv[1], "replay") == 0)
         return bench_replay_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "policies") == 0)
+        return bench_policies_main(argc - 1, argv + 1);
     if (tarn_options_parse(&program, argc, argv, &c, &parsed) != 0) {
         fprintf(stderr, "tarn-bench: %s\n", tarn_last_error());
     } else if (c.help) {

@@ -15,6 +15,7 @@
  *   bench_tarn.c   our contestants            bench_peers.c  Redis, memcached
  *   bench_loop.c   the bare socket loop       bench_nodes.c  child processes
  *   bench_print.c  table, JSON                bench_replay.c `tarn-bench replay`
+ *   bench_trace.c  traces of requests         bench_policies.c `tarn-bench policies`
  *   bench_verbs.c  RDMA devices               bench_perftest.c   ib_read_bw, ib_write_bw, ib_read_lat
  *   bench_bare.h   the bare CUDA calls        bench_gpu_memory.c loads in GPU memory
  *   bench_gpu_copy.c   contestants that make these calls
@@ -447,7 +448,29 @@ int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);
 int bench_group_idle(struct bench_env *e, struct bench_report *rep);
 
-/* Runs `tarn-bench replay ...`. Returns the exit status. */
+/* --- traces of prefix-block requests --------------------------------------------------------------- */
+
+/*
+ * A line of a trace is a request: {"timestamp": MS, "hash_ids": [...], ...}. Each block has an id. Ids are
+ * chained: equal ids have equal prefixes.
+ */
+struct bench_trace {
+    const char *path;
+    FILE *file;
+    uint64_t requests; /* read so far */
+    double ms;         /* of the request: its time, and its blocks */
+    uint64_t *ids;
+    size_t n, room;
+};
+
+/* path NULL: CONFIG, since --trace is missing. */
+int bench_trace_open(struct bench_trace *t, const char *path);
+/* Reads a request; *more is false after the last one. FORMAT: a line that is no request. NO_MEMORY. */
+int bench_trace_next(struct bench_trace *t, bool *more);
+void bench_trace_close(struct bench_trace *t);
+
+/* Runs `tarn-bench replay ...`, `tarn-bench policies ...`. Returns the exit status. */
 int bench_replay_main(int argc, char **argv);
+int bench_policies_main(int argc, char **argv);
 
 #endif

@@ -325,11 +325,10 @@ int bench_start_node_with(struct bench_env *e, const char *pool, const char *sec
         return rc;
     bench_stop_child(&e->node);
     snprintf(socket_path, sizeof socket_path, "%s/node.sock", e->dir);
-    const char *argv[22] = {program,          "--id",         "bench",  "--pool",      pool,
-                            "--listen",       "127.0.0.1:0",  "--unix", socket_path,   "--redis",
-                            e->directory_uri, "--evict-high", "100",    "--evict-low", "100",
-                            "--log-level",    "warn"};
-    size_t n = 17;
+    const char *argv[20] = {program,          "--id",        "bench",  "--pool",    pool,
+                            "--listen",       "127.0.0.1:0", "--unix", socket_path, "--redis",
+                            e->directory_uri, "--log-level", "warn"};
+    size_t n = 13;
     if (e->node_devices) {
         argv[n++] = "--rdma-devices";
         argv[n++] = e->node_devices;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replays a trace of prefix-block requests through the real store. A line of the trace is a request:
- * {"timestamp": MS, "hash_ids": [...], ...}. Each block has an id. Ids are chained: equal ids have equal
- * prefixes.
+ * Replays a trace of prefix-block requests through the real store.
  *
  * For each request: look up the chain, get the leading run of blocks that exist, verify every byte, put the
  * rest. Blocks that exist beyond the run count as used. A block's content is made from its id, so it can be
@@ -79,11 +77,10 @@ struct replay {
     const struct config *c;
     struct bench_env e;
     struct tarn_client *client;
-    FILE *trace;
+    struct bench_trace trace;
     uint64_t tag; /* part of this run's keys */
     /* the current request */
     size_t blocks, room;
-    uint64_t *ids;
     char (*names)[48];
     struct tarn_key *keys, *used;
     struct tarn_piece *pieces;
@@ -103,7 +100,6 @@ static int make_room(struct replay *r, size_t n)
 {
     if (n <= r->room)
         return 0;
-    free(r->ids);
     free(r->names);
     free(r->keys);
     free(r->used);
@@ -113,31 +109,24 @@ static int make_room(struct replay *r, size_t n)
         munmap(r->memory, r->room * r->c->block_bytes);
     r->room = 2 * n;
     r->memory = NULL;
-    r->ids = calloc(r->room, sizeof *r->ids);
     r->names = calloc(r->room, sizeof *r->names);
     r->keys = calloc(r->room, sizeof *r->keys);
     r->used = calloc(r->room, sizeof *r->used);
     r->pieces = calloc(r->room, sizeof *r->pieces);
     r->items = calloc(r->room, sizeof *r->items);
-    if (!r->ids || !r->names || !r->keys || !r->used || !r->pieces || !r->items)
+    if (!r->names || !r->keys || !r->used || !r->pieces || !r->items)
         return tarn_fail(TARN_E_NO_MEMORY, "replay: out of memory for a request of %zu blocks", n);
     return bench_map(r->room * r->c->block_bytes, false, &r->memory);
 }
 
-static int take_request(struct replay *r, const json_t *line)
+static int take_request(struct replay *r)
 {
-    const json_t *ids = json_object_get(line, "hash_ids");
-    size_t n = json_array_size(ids);
-
-    if (!json_is_array(ids))
-        return tarn_fail(TARN_E_FORMAT, "%s: request %llu has no list \"hash_ids\"", r->c->trace,
-                         (unsigned long long)r->requests + 1);
+    size_t n = r->trace.n;
     int rc = make_room(r, n);
     r->blocks = n;
     for (size_t i = 0; rc == 0 && i < n; i++) {
-        r->ids[i] = (uint64_t)json_integer_value(json_array_get(ids, i));
         int bytes = snprintf(r->names[i], sizeof r->names[i], "replay-%08llx/%llu",
-                             (unsigned long long)(r->tag & 0xffffffff), (unsigned long long)r->ids[i]);
+                             (unsigned long long)(r->tag & 0xffffffff), (unsigned long long)r->trace.ids[i]);
         r->keys[i] = (struct tarn_key){.data = r->names[i], .bytes = (size_t)bytes};
         r->pieces[i] =
             (struct tarn_piece){.addr = r->memory + i * r->c->block_bytes, .bytes = r->c->block_bytes};
@@ -152,27 +141,11 @@ static int take_request(struct replay *r, const json_t *line)
 /* Sets *more to false after the last request to replay. */
 static int next_request(struct replay *r, bool *more)
 {
-    char *text = NULL;
-    size_t room = 0;
-    json_error_t why;
-    int rc = 0;
-
-    *more = (r->c->requests == 0 || r->requests < (uint64_t)r->c->requests) &&
-            getline(&text, &room, r->trace) > 0;
-    json_t *line = *more ? json_loads(text, 0, &why) : NULL;
-    free(text);
-    if (!*more)
-        return 0;
-    if (!line)
-        return tarn_fail(TARN_E_FORMAT, "%s: request %llu is no JSON: %s", r->c->trace,
-                         (unsigned long long)r->requests + 1, why.text);
-    double ms = json_number_value(json_object_get(line, "timestamp"));
-    if (r->c->minutes && ms >= (double)r->c->minutes * 60000)
+    *more = r->c->requests == 0 || r->requests < (uint64_t)r->c->requests;
+    int rc = *more ? bench_trace_next(&r->trace, more) : 0;
+    if (rc == 0 && *more && r->c->minutes && r->trace.ms >= (double)r->c->minutes * 60000)
         *more = false;
-    else
-        rc = take_request(r, line);
-    json_decref(line);
-    return rc;
+    return rc == 0 && *more ? take_request(r) : rc;
 }
 
 /* --- one request -------------------------------------------------------------------------------- */
@@ -195,12 +168,12 @@ static void add_call(struct calls *c, uint64_t start_ns, uint64_t bytes)
 
 static bool verify_block(struct replay *r, size_t i)
 {
-    uint64_t seed = bench_pattern_seed(r->c->block_bytes, r->ids[i]);
+    uint64_t seed = bench_pattern_seed(r->c->block_bytes, r->trace.ids[i]);
 
     if (bench_pattern_check(r->pieces[i].addr, r->c->block_bytes, seed, 0) == UINT64_MAX)
         return true;
     r->wrong++;
-    tarn_fail(TARN_E_INVALID, "block %llu came back with other bytes", (unsigned long long)r->ids[i]);
+    tarn_fail(TARN_E_INVALID, "block %llu came back with other bytes", (unsigned long long)r->trace.ids[i]);
     count_error(r, TARN_E_INVALID, "get");
     return false;
 }
@@ -236,7 +209,7 @@ static void put_rest(struct replay *r, size_t first)
     for (size_t i = first; i < r->blocks; i++) {
         r->items[i].tensor = tarn_bytes(r->c->block_bytes);
         bench_pattern_fill(r->pieces[i].addr, r->c->block_bytes,
-                           bench_pattern_seed(r->c->block_bytes, r->ids[i]), 0);
+                           bench_pattern_seed(r->c->block_bytes, r->trace.ids[i]), 0);
     }
     uint64_t start = tarn_now_ns();
     tarn_put(r->client, r->items + first, r->blocks - first, &o);
@@ -426,11 +399,9 @@ static void replay_free(struct replay *r)
 {
     tarn_close(r->client);
     bench_env_close(&r->e);
-    if (r->trace)
-        fclose(r->trace);
+    bench_trace_close(&r->trace);
     if (r->memory)
         munmap(r->memory, r->room * r->c->block_bytes);
-    free(r->ids);
     free(r->names);
     free(r->keys);
     free(r->used);
@@ -450,12 +421,8 @@ static int replay(const struct config *c)
     }
     r->c = c;
     r->tag = tarn_random64();
-    r->trace = c->trace ? fopen(c->trace, "re") : NULL;
-    if (!c->trace)
-        rc = tarn_fail(TARN_E_CONFIG, "no trace: give --trace FILE");
-    else if (!r->trace)
-        rc = tarn_fail(TARN_E_CONFIG, "--trace %s: %m", c->trace);
-    else
+    rc = bench_trace_open(&r->trace, c->trace);
+    if (rc == 0)
         rc = start(r);
     if (rc == 0)
         rc = replay_all(r);

@@ -163,7 +163,8 @@ static const struct tarn_control_command commands[] = {
     {"LEND", tarn_command_lend, 4, 0, 0, TARN_SESSION,
      "<name> <ttl_ms> <descriptor>: names a client's lease"},
     {"UNLEND", tarn_command_unlend, 2, 0, 0, TARN_SESSION, "<name>"},
-    {"EVICT", tarn_command_evict, 3, 0, 0, TARN_ADMIN, "<pool> <bytes>: frees least recently used objects"},
+    {"EVICT", tarn_command_evict, 3, 0, 0, TARN_ADMIN,
+     "<pool> <bytes>: frees objects, in the order of --eviction"},
     {"DRAIN", command_drain, 1, 0, 0, TARN_ADMIN, ": ends the node in order"},
 };
 

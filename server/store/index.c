@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "server/store/pool.h"
+#include "server/store/lazy.h"
 #include "server/store/store_impl.h"
 
 int index_make_room(struct key_index *x, uint64_t objects)

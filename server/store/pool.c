@@ -152,18 +152,6 @@ int tarn_pool_check_huge(const char *root, const char *name, uint64_t bytes)
 
 /* --- making it ---------------------------------------------------------------------------------- */
 
-void *tarn_lazy_new(uint64_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
-}
-
-void tarn_lazy_free(void *p, uint64_t bytes)
-{
-    if (p)
-        munmap(p, bytes);
-}
-
 static int memfd_map(const char *pool, const char *part, uint64_t bytes, unsigned flags, int *fd_p,
                      void **base_p)
 {

@@ -25,8 +25,4 @@ void tarn_pool_destroy(struct tarn_pool_memory *m);
 int tarn_pool_check_memory(const char *root, const char *name, uint64_t bytes);
 int tarn_pool_check_huge(const char *root, const char *name, uint64_t bytes);
 
-/* Private zeroed memory that takes a page only where it is touched; NULL when out of memory. */
-void *tarn_lazy_new(uint64_t bytes);
-void tarn_lazy_free(void *p, uint64_t bytes);
-
 #endif

@@ -92,9 +92,10 @@ void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_pag
 /* --- reclaiming --------------------------------------------------------------------------------- */
 
 /* After the gen: nobody can get at the object any more but who is there already. */
-static void retire(struct tarn_store *s, struct object *o)
+static void retire(struct tarn_store *s, struct object *o, bool evicted)
 {
     struct pool *p = &s->pools[o->pool];
+    tarn_evict_remove(p->evict, o->slot, evicted, tarn_store_now(s));
     _Atomic uint64_t *gen = &p->memory->gen[o->slot];
     uint64_t g = atomic_load(gen);
     atomic_store(gen, tarn_gen_readable(g) ? g + 1 : g + 2);
@@ -144,7 +145,7 @@ static bool is_pinned(const struct pool *p, uint32_t slot)
 
 void store_reclaim(struct tarn_store *s, struct object *o)
 {
-    retire(s, o);
+    retire(s, o, false);
     if (!is_pinned(&s->pools[o->pool], o->slot) && !is_hazard(s, o))
         free_retired(&s->pools[o->pool], o);
 }
@@ -185,11 +186,9 @@ static void retire_live(struct tarn_store *s, struct object *o, enum tarn_left w
     struct tarn_location l;
     index_remove(&s->index, o);
     wheel_remove(&s->wheel, o);
-    if (!o->pinned_until_ns)
-        tarn_evict_remove(p->evict, o->slot);
     p->live--;
     store_locate(s, o, &l);
-    retire(s, o);
+    retire(s, o, why == TARN_LEFT_EVICTED);
     if (s->o.gone && why != TARN_LEFT_UNTOLD)
         s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
 }
@@ -251,11 +250,8 @@ void store_schedule(struct tarn_store *s, struct object *o)
 
 void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
 {
-    struct pool *p = &s->pools[o->pool];
-    if (!o->pinned_until_ns && until_ns)
-        tarn_evict_remove(p->evict, o->slot);
-    else if (o->pinned_until_ns && !until_ns)
-        tarn_evict_add(p->evict, o->slot);
+    if (!o->pinned_until_ns != !until_ns)
+        tarn_evict_pin(s->pools[o->pool].evict, o->slot, until_ns != 0, tarn_store_now(s));
     o->pinned_until_ns = until_ns;
     store_schedule(s, o);
 }

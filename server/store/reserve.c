@@ -123,6 +123,7 @@ static bool place(struct tarn_store *s, struct pool *p, struct object *o, bool e
     atomic_store(&p->slots[slot].offset, offset);
     atomic_store(&p->slots[slot].bytes, o->tensor.bytes);
     p->slots[slot].object = o;
+    tarn_evict_reserve(p->evict, slot, (struct tarn_evict_hold){0});
     return true;
 }
 
@@ -373,8 +374,7 @@ static void go_live(struct tarn_store *s, struct object *o, struct tarn_committe
     index_add(&s->index, o);
     s->pools[o->pool].live++;
     o->state = OBJECT_LIVE;
-    if (!o->pinned_until_ns)
-        tarn_evict_add(s->pools[o->pool].evict, o->slot);
+    tarn_evict_add(s->pools[o->pool].evict, o->slot, o->hash, o->pinned_until_ns != 0, tarn_store_now(s));
     store_schedule(s, o);
 }
 

@@ -3,16 +3,15 @@
  * Eviction: making room, and housekeeping.
  *
  * A large object needs one large hole. Random victims leave small holes all over the pool, which may never
- * join. So the victim's neighbours in address are evicted, too, first that of the two sides which is longer
- * unused, until the hole suffices. If objects that must stay block both sides, the next victim is tried, and
- * at last every place of the pool. So a reservation is refused only if no run of holes and evictable objects
- * is long enough.
+ * join. So the victim's neighbours in address are evicted, too, first that of the two sides which would be
+ * evicted first, until the hole suffices. If objects that must stay block both sides, the next victim is
+ * tried, and at last every place of the pool. So a reservation is refused only if no run of holes and
+ * evictable objects is long enough.
  */
 #include "server/store/store_impl.h"
 
-#define VICTIMS_MAX 32        /* places to be tried before all are */
-#define TIMED_A_TICK 4096     /* objects whose times are looked at in a tick */
-#define WATERMARK_A_TICK 2048 /* objects that a tick evicts */
+#define VICTIMS_MAX 32    /* places to be tried before all are */
+#define TIMED_A_TICK 4096 /* objects whose times are looked at in a tick */
 
 /* --- eviction ----------------------------------------------------------------------------------- */
 
@@ -27,9 +26,9 @@ static bool is_evictable(struct pool *p, uint32_t slot)
     return o && o->state == OBJECT_LIVE && !o->pinned_until_ns && store_is_idle(p, slot);
 }
 
-static uint32_t next_victim(struct pool *p)
+static uint32_t nth_victim(struct pool *p, uint32_t nth)
 {
-    return tarn_evict_victim(p->evict, tarn_store_now(p->store));
+    return tarn_evict_victim(p->evict, tarn_store_now(p->store), nth);
 }
 
 /* One side of a run: the extent that it could grow by. */
@@ -37,7 +36,7 @@ struct side {
     uint32_t handle; /* NO_SLOT: it can't grow here */
     uint32_t owner;  /* NO_SLOT: a hole */
     uint64_t bytes;
-    uint32_t age;
+    uint64_t rank; /* among victims; 0: a hole */
 };
 
 /* A run of neighbours, holes and evictable objects, by its ends. */
@@ -48,12 +47,12 @@ struct run {
 
 static struct side look(struct pool *p, uint32_t handle, int dir, uint32_t now)
 {
-    struct side side = {.age = UINT32_MAX};
+    struct side side = {.rank = 0};
     side.handle = tarn_extent_neighbour(p->alloc, handle, dir, &side.bytes, &side.owner);
     if (side.handle == NO_SLOT || side.owner == NO_SLOT)
         return side;
     if (is_evictable(p, side.owner))
-        side.age = tarn_evict_age(p->memory->touch, side.owner, now);
+        side.rank = tarn_evict_rank(p->evict, side.owner, now);
     else
         side.handle = NO_SLOT;
     return side;
@@ -72,7 +71,7 @@ static void grow_high(struct run *r, const struct side *high)
     r->bytes += high->bytes;
 }
 
-/* Grows a run until it has `need` bytes; holes first, then the longer unused of the two sides. */
+/* Grows a run until it has `need` bytes; holes first, then what would be evicted first. */
 static bool grow_run(struct pool *p, struct run *r, uint64_t need)
 {
     uint32_t now = tarn_store_now(p->store);
@@ -80,7 +79,7 @@ static bool grow_run(struct pool *p, struct run *r, uint64_t need)
         struct side low = look(p, r->low, -1, now), high = look(p, r->high, +1, now);
         if (low.handle == NO_SLOT && high.handle == NO_SLOT)
             return false;
-        if (high.handle == NO_SLOT || (low.handle != NO_SLOT && low.age > high.age))
+        if (high.handle == NO_SLOT || (low.handle != NO_SLOT && low.rank < high.rank))
             grow_low(r, &low);
         else
             grow_high(r, &high);
@@ -142,7 +141,7 @@ bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes)
     uint32_t victim = NO_SLOT;
     struct run r;
     store_read_hazards(s);
-    for (int i = 0; i < VICTIMS_MAX && (victim = next_victim(p)) != NO_SLOT; i++) {
+    for (uint32_t i = 0; i < VICTIMS_MAX && (victim = nth_victim(p, i)) != NO_SLOT; i++) {
         const struct object *o = object_at(p, victim);
         r = (struct run){o->handle, victim, o->handle, tarn_extent_round(p->alloc, o->tensor.bytes)};
         if (grow_run(p, &r, need))
@@ -161,7 +160,7 @@ static uint64_t evict_some(struct tarn_store *s, struct pool *p, uint64_t bytes,
 {
     uint64_t before = p->used, retired = 0;
     uint32_t victim;
-    while (retired<bytes && * max_p> 0 && (victim = next_victim(p)) != NO_SLOT) {
+    while (retired<bytes && * max_p> 0 && (victim = nth_victim(p, 0)) != NO_SLOT) {
         struct object *o = object_at(p, victim);
         retired += tarn_extent_round(p->alloc, o->tensor.bytes);
         store_retire_evicted(s, o);
@@ -184,41 +183,26 @@ bool store_make_slot(struct tarn_store *s, struct pool *p)
     return true;
 }
 
-static uint64_t evict_bytes(struct tarn_store *s, struct pool *p, uint64_t bytes, uint64_t max)
+uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes)
 {
-    uint64_t freed = 0, before;
+    uint64_t freed = 0, before, left = UINT64_MAX;
+    if (pool >= s->npools)
+        return 0;
     store_read_hazards(s);
     do {
-        before = max;
-        freed += evict_some(s, p, bytes - freed, &max);
-    } while (freed < bytes && max < before);
+        before = left;
+        freed += evict_some(s, &s->pools[pool], bytes - freed, &left);
+    } while (freed < bytes && left < before);
     return freed;
 }
 
-uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes)
-{
-    return pool < s->npools ? evict_bytes(s, &s->pools[pool], bytes, UINT64_MAX) : 0;
-}
-
 /* --- housekeeping ------------------------------------------------------------------------------- */
-
-static void keep_watermarks(struct tarn_store *s, struct pool *p)
-{
-    uint64_t high = p->memory->bytes * s->o.high_watermark / 100,
-             low = p->memory->bytes * s->o.low_watermark / 100;
-    if (p->used > high)
-        p->lowering = true;
-    if (p->lowering && p->used > low)
-        evict_bytes(s, p, p->used - low, WATERMARK_A_TICK);
-    if (p->used <= low)
-        p->lowering = false;
-}
 
 void tarn_store_tick(struct tarn_store *s)
 {
     store_run_timed(s, TIMED_A_TICK);
     for (uint32_t i = 0; i < s->npools; i++) {
         store_sweep_limbo(s, &s->pools[i]);
-        keep_watermarks(s, &s->pools[i]);
+        tarn_evict_tick(s->pools[i].evict, tarn_store_now(s));
     }
 }

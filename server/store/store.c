@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "server/store/lazy.h"
 #include "server/store/pool.h"
 #include "server/store/store_impl.h"
 
@@ -30,9 +31,6 @@ int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p)
     if (strlen(o->node) > TARN_NODE_ID_MAX)
         return tarn_fail(TARN_E_CONFIG, "store: node id \"%s\" is longer than %d bytes", o->node,
                          TARN_NODE_ID_MAX);
-    if (o->low_watermark > o->high_watermark || o->high_watermark > 100)
-        return tarn_fail(TARN_E_CONFIG, "store: watermarks %u and %u are not in the order low <= high <= 100",
-                         o->low_watermark, o->high_watermark);
     struct tarn_store *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "store: out of memory");
@@ -121,7 +119,7 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
              : tarn_fail(TARN_E_NO_MEMORY, "pool %s: %u slots: out of memory", p->name, p->memory->nslots);
     struct tarn_evict_view view = {p->memory->touch, p->memory->nslots, store_is_idle, p};
     if (rc == 0)
-        rc = tarn_evict_new(&view, tarn_random64(), &p->evict);
+        rc = tarn_evict_new(&view, s->o.eviction, &p->evict);
     if (rc == 0)
         rc = index_make_room(&s->index, s->index.room + p->memory->nslots);
     if (rc != 0) {
@@ -252,14 +250,6 @@ size_t tarn_store_list(const struct tarn_store *s, uint64_t *cursor, struct tarn
     return n;
 }
 
-static uint64_t room(const struct pool *p, uint64_t largest_hole)
-{
-    uint64_t high = p->memory->bytes * p->store->o.high_watermark / 100;
-    if (p->lowering || p->used >= high || !store_has_slot(p))
-        return 0;
-    return high - p->used < largest_hole ? high - p->used : largest_hole;
-}
-
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out)
 {
     const struct pool *p = &s->pools[pool];
@@ -279,6 +269,6 @@ void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_poo
         .evicted_bytes = p->evicted_bytes,
         .expired = p->expired,
         .refused = p->refused,
-        .room = room(p, a.largest_hole),
+        .room = store_has_slot(p) ? a.largest_hole : 0,
     };
 }

@@ -21,6 +21,7 @@
 #define TARN_SERVER_STORE_H
 
 #include "metadata/directory.h"
+#include "server/store/evict.h"
 #include "transport/node_half.h"
 
 struct tarn_store;
@@ -35,9 +36,9 @@ enum tarn_left {
 };
 
 struct tarn_store_options {
-    uint64_t epoch;                         /* its low half must not be 0: INVALID */
-    const char *node;                       /* id, for locations */
-    uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
+    uint64_t epoch;   /* its low half must not be 0: INVALID */
+    const char *node; /* id, for locations */
+    enum tarn_eviction eviction;
     uint64_t session_reserved_max; /* bytes that a session with several reservations may hold; 0: no limit */
     /* An object left the store. */
     void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
@@ -147,7 +148,8 @@ bool tarn_store_unpin(struct tarn_store *s, const struct tarn_key *key);
 /* Milliseconds until the pin ends; -1: only an unpin ends it; 0: not pinned, or no such object. */
 int64_t tarn_store_pinned(const struct tarn_store *s, const struct tarn_key *key);
 bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key);
-/* Evicts least recently used objects until `bytes` more are free or none can be evicted. Returns bytes freed.
+/* Evicts objects in the order of the policy until `bytes` more are free or none can be evicted. Returns bytes
+ * freed.
  */
 uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes);
 
@@ -173,12 +175,12 @@ void tarn_store_retire_all(struct tarn_store *s);
 int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page);
 void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_page *page);
 
-/* Every 100 ms: limbo, expiry, watermarks. */
+/* Every 100 ms: limbo, expiry, ages. */
 void tarn_store_tick(struct tarn_store *s);
 
 struct tarn_pool_stats {
     uint64_t bytes, used, free, largest_hole, objects, reserved, reserved_bytes, limbo, slots;
-    uint64_t room; /* the largest object that fits without an eviction, now or for the watermark */
+    uint64_t room; /* the largest object that fits without an eviction */
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out);

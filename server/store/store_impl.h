@@ -87,7 +87,6 @@ struct pool {
     uint32_t free_slots; /* the slot freed last, plus 1 */
     struct tarn_evict *evict;
     struct object *limbo;
-    bool lowering; /* above the low watermark, and the high one has been passed */
     uint64_t used; /* bytes of extents */
     uint64_t live, reserved, reserved_bytes, limbos;
     uint64_t evicted, evicted_bytes, expired, refused;
@@ -174,7 +173,7 @@ void store_read_hazards(struct tarn_store *s);
 /* Nobody is known to read or write the slot; for struct tarn_evict_view, arg is the pool. */
 bool store_is_idle(void *arg, uint32_t slot);
 
-/* Pins a LIVE object: the eviction policy does not know pinned ones. until_ns 0: unpins it. */
+/* Pins a LIVE object: no eviction takes it. until_ns 0: unpins it. */
 void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns);
 /* To be called when expires_ns or pinned_until_ns has changed. */
 void store_schedule(struct tarn_store *s, struct object *o);

@@ -19,8 +19,7 @@
 static const char *self;
 
 static const struct world_plan plan = {.nodes = 1,
-                                       .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "500",
-                                                "--evict-low", "100", "--evict-high", "100"},
+                                       .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "500"},
                                        .client = {.timeout_ms = TIMEOUT_MS}};
 
 static int start(void **state)

@@ -99,9 +99,9 @@ says err "no nodes in namespace empty"
 expect 2 config
 says err "NODE is missing"
 expect 0 config node0
-says out "evict-high"
-expect 0 config node0 'evict-*'
-says out "95"
+says out "eviction"
+expect 0 config node0 'evict*'
+says out "adaptive"
 silent_about out "heartbeat"
 expect 2 config node0 'nothing*'
 says err "no such setting"

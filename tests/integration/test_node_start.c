@@ -278,7 +278,7 @@ static void wrong_settings_are_refused(void **state)
         {"--listen", "nonsense", "--listen"},
         {"--heartbeat-ms", "5", "heartbeat-ms"},
         {"--log-level", "loud", "loud"},
-        {"--evict-low", "99", "--evict-low"},
+        {"--eviction", "mru", "give lru or adaptive"},
         {"--tcpx-unpack-impl", "quick",
          "TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d"},
         {"--tcpx-plugin", "/nowhere/lib.so", "--tcpx-plugin /nowhere/lib.so: No such file or directory"},

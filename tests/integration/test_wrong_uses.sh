@@ -237,8 +237,8 @@ done <<'EOF'
 2 | give a secret, or leave it out | tarnd --admin-secret ''
 1 | name one of shm, cuda_ipc, rdma, tcpx, tcp | tarnd --transports xyz
 2 | must be 0 to 64 N | tarnd --io-threads 65
-2 | must be 1 to 100 PERCENT | tarnd --evict-high 101
-2 | give a smaller one | tarnd --evict-high 50 --evict-low 60
+2 | give lru or adaptive | tarnd --eviction fifo
+2 | give lru or adaptive | tarnd --eviction LRU
 2 | must be 50 to 60000 MS | tarnd --heartbeat-ms 1
 2 | "x" is no whole number of MS | tarnd --heartbeat-ms x
 2 | must be 1 to 86400 SECONDS | tarnd --scrub-s 0
@@ -263,7 +263,6 @@ done <<'EOF'
 2 | must have 1 to 63 letters, digits, '.', '_' or '-' | tarnd --ns ''
 2 | must be 0 to 65535 PORT | tarnd --data-port 70000
 2 | must be 0 to 3600000 MS | tarnd --drain-timeout-ms -1
-2 | must be 0 to 100 PERCENT | tarnd --evict-low -1
 2 | must be 10 to 60000 MS | tarnd --redis-timeout-ms 1
 2 | must be 1M to 9223372036854775807 SIZE | tarnd --rdma-region-bytes 1
 2 | use --help or --no-help | tarnd --help=yes

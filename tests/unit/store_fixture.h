@@ -41,14 +41,12 @@ static inline void on_gone(void *arg, const struct tarn_key *key, const struct t
     g->bytes = bytes;
 }
 
-static inline struct tarn_store *new_store(struct gone *g, uint32_t high, uint32_t low, uint64_t session_max)
+static inline struct tarn_store *new_store(struct gone *g, uint64_t session_max)
 {
     *g = (struct gone){0};
     struct tarn_store_options o = {
         .epoch = EPOCH,
         .node = "n1",
-        .high_watermark = high,
-        .low_watermark = low,
         .session_reserved_max = session_max,
         .gone = on_gone,
         .arg = g,
@@ -67,7 +65,7 @@ static inline void add_pool(struct tarn_store *s, const char *name, uint64_t byt
 
 static inline struct tarn_store *one_pool(struct gone *g, uint64_t bytes, uint32_t slots)
 {
-    struct tarn_store *s = new_store(g, 100, 100, 0);
+    struct tarn_store *s = new_store(g, 0);
     add_pool(s, "p", bytes, slots);
     return s;
 }

@@ -196,7 +196,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 2 * MIB);
+    struct tarn_store *s = new_store(&gone, 2 * MIB);
     add_pool(s, "small", 512 * KIB, 0);
     add_pool(s, "large", 4 * MIB, 0);
     static char long_key[TARN_KEY_MAX + 2];
@@ -432,7 +432,7 @@ static void test_list(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "a", MIB, 0);
     add_pool(s, "b", MIB, 0);
     char key[32];
@@ -495,7 +495,7 @@ static void test_every_key_is_found(void **state)
     (void)state;
     enum { KEYS = 3000, STEPS = 30000 };
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "a", MIB, 1024);
     add_pool(s, "b", MIB, 4096);
     bool here[KEYS] = {false};

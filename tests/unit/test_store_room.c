@@ -68,7 +68,7 @@ static void test_victims_are_not_read(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 90, 20, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "p", MIB, 16);
     struct tarn_guard guard = tarn_store_guard(s);
     struct tarn_grant g = put(s, "read", 64 * KIB);
@@ -80,10 +80,8 @@ static void test_victims_are_not_read(void **state)
         put(s, key, 64 * KIB);
         assert_true(has(s, "read"));
     }
-    tarn_store_tick(s);
-    assert_int_equal(stats(s).objects, 3);
-    assert_true(has(s, "read"));
-    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 2 * 64 * KIB);
+    assert_int_equal(stats(s).objects, 16);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 15 * 64 * KIB);
     assert_true(has(s, "read"));
     guard.unpin(guard.arg, 0, g.slot, g.gen + 1);
     tarn_store_free(s);
@@ -175,7 +173,7 @@ static void test_hazards_of_another_pool(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "a", MIB, 0);
     add_pool(s, "b", MIB, 0);
     struct tarn_hazard_page *page = calloc(1, sizeof(*page));
@@ -282,7 +280,7 @@ static void test_reserved_room_is_counted(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 3000);
+    struct tarn_store *s = new_store(&gone, 3000);
     add_pool(s, "p", MIB, 0);
     struct tarn_reserve r = want("a", 1000);
     struct tarn_grant g[3], more;

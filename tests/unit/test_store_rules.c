@@ -171,19 +171,15 @@ struct way {
     const char *name;
     way_fn *go;
     uint64_t bytes;
-    uint32_t slots, ttl_ms, high;
+    uint32_t slots, ttl_ms;
     bool replace;
 };
 
 static const struct way ways[] = {
-    {"removed", by_remove, 1000, 0, 0, 100, false},
-    {"released", by_release, 1000, 0, 0, 100, false},
-    {"evicted", by_evict, 1000, 0, 0, 100, false},
-    {"evicted for room", by_reserve, MIB, 0, 0, 100, false},
-    {"evicted for a slot", by_slot, 1000, 1, 0, 100, false},
-    {"over the watermark", by_tick, MIB, 0, 0, 10, false},
-    {"expired", by_tick, 1000, 0, 20, 100, false},
-    {"replaced", by_replace, 1000, 0, 0, 100, true},
+    {"removed", by_remove, 1000, 0, 0, false},          {"released", by_release, 1000, 0, 0, false},
+    {"evicted", by_evict, 1000, 0, 0, false},           {"evicted for room", by_reserve, MIB, 0, 0, false},
+    {"evicted for a slot", by_slot, 1000, 1, 0, false}, {"expired", by_tick, 1000, 0, 20, false},
+    {"replaced", by_replace, 1000, 0, 0, true},
 };
 
 /* A slot gets its first generation at its first use. */
@@ -198,7 +194,7 @@ static void go_a_way(const struct way *w, bool hazard)
 {
     print_message("%s, %s\n", w->name, hazard ? "viewed" : "pinned");
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, w->high, w->high, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "p", MIB, w->slots);
     struct tarn_hazard_page *page = calloc(1, sizeof(*page));
     atomic_store(&page->used, 1);
@@ -415,12 +411,7 @@ static void test_generation_changes_before_a_copy_is_reported_gone(void **state)
 {
     (void)state;
     struct told t = {0};
-    struct tarn_store_options o = {.epoch = EPOCH,
-                                   .node = "n1",
-                                   .high_watermark = 100,
-                                   .low_watermark = 100,
-                                   .gone = on_gone_look,
-                                   .arg = &t};
+    struct tarn_store_options o = {.epoch = EPOCH, .node = "n1", .gone = on_gone_look, .arg = &t};
     assert_int_equal(tarn_store_new(&o, &t.s), 0);
     add_pool(t.s, "p", MIB, 0);
     struct tarn_key key = key_of("a");
@@ -440,7 +431,7 @@ static void test_all_retired(void **state)
 {
     (void)state;
     struct gone gone;
-    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    struct tarn_store *s = new_store(&gone, 0);
     add_pool(s, "a", MIB, 0);
     add_pool(s, "b", MIB, 0);
     struct tarn_guard guard = tarn_store_guard(s);

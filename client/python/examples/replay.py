@@ -219,8 +219,7 @@ def replay(o: argparse.Namespace) -> dict:
             slots = -(-o.capacity_blocks // 2)
             room = -(-o.block_bytes // 64) * 64 * slots
             pool = f"cpu0:bytes={room},slots={slots},align=64"
-            only_when_full = ("--evict-high", "100", "--evict-low", "100")
-            o.redis = stack.enter_context(local_nodes({"one": [pool], "two": [pool]}, *only_when_full))
+            o.redis = stack.enter_context(local_nodes({"one": [pool], "two": [pool]}))
         workers = [spawn.Process(target=work, args=(i, o, tag, start, results)) for i in range(o.workers)]
         try:
             for process in workers:
