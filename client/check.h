@@ -24,7 +24,7 @@ static inline int tarn_flags_check(const char *call, uint32_t flags, uint32_t kn
 }
 
 #define TARN_GET_FLAGS ((uint32_t)(TARN_GET_RANGE | TARN_GET_NO_TOUCH | TARN_GET_NOW))
-#define TARN_PUT_FLAGS ((uint32_t)(TARN_PUT_REPLACE | TARN_PUT_PIN))
+#define TARN_PUT_FLAGS ((uint32_t)(TARN_PUT_REPLACE | TARN_PUT_PIN | TARN_PUT_CHAIN))
 
 /* Refuses NULL as the place for a result, or as a callback. */
 int tarn_out_check(const char *call, const void *out);

@@ -101,9 +101,18 @@ struct tarn_chunk {
     uint64_t version, bytes;
 };
 
+/* The last item of a chain that the node has or has reserved. The next item for that node continues it. */
+struct tarn_put_chain {
+    enum { TARN_CHAIN_NONE, TARN_CHAIN_KEY, TARN_CHAIN_GRANT } by;
+    size_t index; /* of the item */
+    uint32_t pool, slot;
+    uint64_t gen; /* GRANT: its reservation */
+};
+
 /* A node's part in a put. */
 struct tarn_put_node {
     struct tarn_peer_node *node;
+    struct tarn_put_chain chain;
     struct tarn_control_conn *reserve, *commit[TARN_PUT_TURNS];
     bool reserving, committing[TARN_PUT_TURNS]; /* a reply is outstanding */
     bool stores;                                /* STORE was sent behind RESERVE */
@@ -114,6 +123,7 @@ struct tarn_put {
     struct tarn_item *items;
     size_t n;
     uint32_t flags, ttl_ms, replicas;
+    const struct tarn_key *continues;  /* by the first item of a chain; NULL: none */
     char pool[TARN_POOL_NAME_MAX + 1]; /* "*": the node chooses */
     bool fixed;                        /* the caller named a node */
     bool small;                        /* STORE may take it, if the node does */

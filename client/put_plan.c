@@ -155,9 +155,14 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
     p->flags = o->flags;
     p->ttl_ms = o->ttl_ms;
     p->replicas = o->replicas ? o->replicas : 1;
+    p->continues = o->continues;
     if (p->replicas > TARN_REPLICAS_MAX)
         return tarn_fail(TARN_E_INVALID, "put: %u replicas: give at most %d", p->replicas, TARN_REPLICAS_MAX);
-    int rc = parse_place(p, o->place, node, &local);
+    if (p->continues && !(p->flags & TARN_PUT_CHAIN))
+        return tarn_fail(TARN_E_INVALID, "put: `continues` is about a chain: set TARN_PUT_CHAIN, too");
+    int rc = p->continues ? tarn_key_check(p->continues) : 0;
+    if (rc == 0)
+        rc = parse_place(p, o->place, node, &local);
     if (rc == 0)
         rc = collect(p, node, local);
     if (rc == 0 && count_takers(p) < p->replicas)

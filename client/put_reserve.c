@@ -81,6 +81,39 @@ static bool wanted_by(const struct tarn_target *t, const struct tarn_peer_node *
     return t->node == node && t->state == TARN_TARGET_WANTED && t->job->failure.code == 0;
 }
 
+/* Adds what the first wanted item continues at the node. An item that comes again comes late: it continues
+ * nothing. */
+static void add_chain(struct tarn_command *a, const struct tarn_put *p, const struct tarn_put_chain *chain,
+                      size_t first)
+{
+    char text[TARN_KEY_MAX + 1] = "+";
+    const struct tarn_key *key = chain->by == TARN_CHAIN_KEY ? &p->items[chain->index].key : p->continues;
+    bool late = chain->by != TARN_CHAIN_NONE && chain->index >= first;
+
+    if (!(p->flags & TARN_PUT_CHAIN)) {
+        tarn_command_str(a, "");
+    } else if (chain->by == TARN_CHAIN_GRANT && !late) {
+        snprintf(text, sizeof text, "@%u/%u/%016llx", chain->pool, chain->slot,
+                 (unsigned long long)chain->gen);
+        tarn_command_str(a, text);
+    } else {
+        size_t bytes = key && !late ? key->bytes : 0;
+        if (bytes)
+            memcpy(text + 1, key->data, bytes);
+        tarn_command_add(a, text, 1 + bytes);
+    }
+}
+
+static size_t first_wanted(const struct tarn_put *p, const struct tarn_chunk *c,
+                           const struct tarn_peer_node *node)
+{
+    uint32_t i = 0;
+
+    while (i < c->n * p->replicas && !wanted_by(&c->targets[i], node))
+        i++;
+    return i < c->n * p->replicas ? c->targets[i].job->index : 0;
+}
+
 static const struct tarn_command *reserve_command(struct tarn_put *p, struct tarn_chunk *c,
                                                   const struct tarn_put_node *node)
 {
@@ -91,6 +124,7 @@ static const struct tarn_command *reserve_command(struct tarn_put *p, struct tar
     tarn_command_u64(a, c->version);
     tarn_command_u64(a, p->ttl_ms);
     tarn_command_str(a, p->flags & TARN_PUT_PIN ? "1" : "0");
+    add_chain(a, p, &node->chain, first_wanted(p, c, node->node));
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (!wanted_by(t, node->node))
@@ -257,7 +291,16 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, uint64_t term,
     t->held = false;
 }
 
-static void take_grants(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_put_node *node,
+/* The node has answered for the target: later items continue it if it is there. */
+static void go_along(struct tarn_put_chain *chain, const struct tarn_target *t)
+{
+    if (t->state == TARN_TARGET_RESERVED)
+        *chain = (struct tarn_put_chain){TARN_CHAIN_GRANT, t->job->index, t->pool, t->slot, t->gen};
+    else if (t->job->failure.code == TARN_E_EXISTS)
+        *chain = (struct tarn_put_chain){.by = TARN_CHAIN_KEY, .index = t->job->index};
+}
+
+static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node,
                         const redisReply *reply)
 {
     size_t at = 0;
@@ -270,6 +313,7 @@ static void take_grants(struct tarn_put *p, struct tarn_chunk *c, const struct t
             take_grant(p, t, node->reserve->term, reply->element[at++]);
         else
             refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", t->node->key.id));
+        go_along(&node->chain, t);
     }
 }
 

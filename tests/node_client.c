@@ -90,7 +90,7 @@ const char *node_try_reserve(struct node_client *c, const char *mode, const char
     snprintf(size, sizeof(size), "%u", bytes);
     snprintf(version, sizeof(version), "%" PRIu64, tarn_random64() >> 1);
     redisReply *reply =
-        harness_command(c->resp, "RESERVE", "*", mode, version, "0", "0", key, size, "u8", size, NULL);
+        harness_command(c->resp, "RESERVE", "*", mode, version, "0", "0", "", key, size, "u8", size, NULL);
     redisReply *item = reply->type == REDIS_REPLY_ARRAY ? reply->element[0] : reply;
     if (item->type == REDIS_REPLY_ERROR) {
         error = keep(item->str);
@@ -169,14 +169,14 @@ static redisReply *call(struct node_client *c, const char **argv, int argc)
 static void put_batch(struct node_client *c, const char *prefix, int first, int n, const char *size)
 {
     static char keys[BATCH][64], slots[BATCH][2][24];
-    const char *reserve[6 + 4 * BATCH] = {"RESERVE", "*", "absent", "1234567", "0", "0"};
+    const char *reserve[7 + 4 * BATCH] = {"RESERVE", "*", "absent", "1234567", "0", "0", ""};
     const char *commit[3 + 3 * BATCH] = {"COMMIT", node_deadline(c, 10000), "put"};
     for (int i = 0; i < n; i++) {
-        const char **item = reserve + 6 + 4 * i;
+        const char **item = reserve + 7 + 4 * i;
         snprintf(keys[i], sizeof(keys[i]), "%s%d", prefix, first + i);
         item[0] = keys[i], item[1] = item[3] = size, item[2] = "u8";
     }
-    redisReply *grants = call(c, reserve, 6 + 4 * n);
+    redisReply *grants = call(c, reserve, 7 + 4 * n);
     for (int i = 0; i < n; i++) {
         const char **item = commit + 3 + 3 * i;
         redisReply **g = grants->element[i]->element;

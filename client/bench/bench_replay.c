@@ -203,7 +203,10 @@ static size_t get_run(struct replay *r, const struct tarn_hits *hits, size_t pag
 
 static void put_rest(struct replay *r, size_t first)
 {
-    struct tarn_put_options o = {.size = sizeof o, .timeout_ms = CALL_MS};
+    struct tarn_put_options o = {.size = sizeof o,
+                                 .timeout_ms = CALL_MS,
+                                 .flags = TARN_PUT_CHAIN,
+                                 .continues = first ? &r->keys[first - 1] : NULL};
     size_t stored = 0, used = 0;
 
     for (size_t i = first; i < r->blocks; i++) {

@@ -143,8 +143,8 @@ static int command_drain(struct tarn_conn *c, size_t n, redisReply **args)
 static const struct tarn_control_command commands[] = {
     {"INFO", command_info, 1, 0, 0, TARN_TRUSTED, "[section]: figures of this node"},
     {"CONFIG", command_config, 2, 0, 0, TARN_ADMIN, "GET <glob> | SET log-level <level>: settings"},
-    {"RESERVE", tarn_command_reserve, 10, 6, 4, TARN_SESSION,
-     "<pool|*> <absent|replace> <version> <ttl_ms> <pin 0|1> {<key> <bytes> <dtype> <shape>}..."},
+    {"RESERVE", tarn_command_reserve, 11, 7, 4, TARN_SESSION,
+     "<pool|*> <absent|replace> <version> <ttl_ms> <pin 0|1> <chain> {<key> <bytes> <dtype> <shape>}..."},
     {"COMMIT", tarn_command_commit, 6, 3, 3, TARN_SESSION,
      "<deadline_ns> <put|join> {<pool index> <slot> <gen>}..."},
     {"STORE", tarn_command_store, 3, 0, 0, TARN_SESSION,

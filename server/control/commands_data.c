@@ -30,10 +30,46 @@ static int parse_pool(const struct tarn_conn *c, const redisReply *arg, int *poo
                      tarn_conn_node(c)->id, (int)(arg->len < 40 ? arg->len : 40), arg->str);
 }
 
+/* "@<pool index>/<slot>/<gen>" */
+static int parse_chain_at(const struct tarn_store *s, const redisReply *arg, struct tarn_chain *chain)
+{
+    const char *pool = arg->str + 1, *slot = memchr(pool, '/', arg->len - 1),
+               *gen = slot ? memchr(slot + 1, '/', (size_t)(arg->str + arg->len - slot - 1)) : NULL;
+    uint64_t p, t, g;
+    if (!gen || tarn_u64_parse(pool, (size_t)(slot - pool), 10, TARN_POOLS_MAX - 1, &p) ||
+        tarn_u64_parse(slot + 1, (size_t)(gen - slot - 1), 10, UINT32_MAX, &t) ||
+        tarn_u64_parse(gen + 1, (size_t)(arg->str + arg->len - gen - 1), 16, UINT64_MAX, &g))
+        return tarn_fail(TARN_E_INVALID, "RESERVE: chain \"%.40s\" is no @<pool index>/<slot>/<gen>",
+                         arg->str);
+    *chain = tarn_store_chain_at(s, (uint32_t)p, (uint32_t)t, g);
+    return 0;
+}
+
+/* Whether the items are a chain, and what its first one continues. docs/protocol.md has the forms. */
+static int parse_chain(const struct tarn_store *s, redisReply *arg, struct tarn_chain *chain, bool *chained)
+{
+    struct tarn_key key = {arg->str + 1, arg->len - 1};
+    *chain = (struct tarn_chain){.any = false};
+    *chained = arg->len > 0;
+    if (arg->len == 0 || (arg->len == 1 && arg->str[0] == '+'))
+        return 0;
+    if (arg->str[0] == '@')
+        return parse_chain_at(s, arg, chain);
+    if (arg->str[0] != '+' || key.bytes > TARN_KEY_MAX)
+        return tarn_fail(TARN_E_INVALID,
+                         "RESERVE: chain \"%.40s\": use nothing, +, +<key> or "
+                         "@<pool index>/<slot>/<gen>",
+                         arg->str);
+    *chain = tarn_store_chain_from(s, &key);
+    return 0;
+}
+
 /* What all items of a RESERVE have in common: the arguments before them. */
-static int parse_reserve(const struct tarn_conn *c, redisReply **args, struct tarn_reserve *r)
+static int parse_reserve(const struct tarn_conn *c, redisReply **args, struct tarn_reserve *r,
+                         struct tarn_chain *chain)
 {
     uint64_t ttl = 0, pin = 0;
+    bool chained = false;
     *r = (struct tarn_reserve){.session = c->session->id};
     int rc = parse_pool(c, args[1], &r->pool);
     if (!rc)
@@ -46,6 +82,9 @@ static int parse_reserve(const struct tarn_conn *c, redisReply **args, struct ta
         rc = tarn_arg_u64(args[4], "ttl_ms", 10, UINT32_MAX, &ttl);
     if (!rc)
         rc = tarn_arg_u64(args[5], "pin", 10, 1, &pin);
+    if (!rc)
+        rc = parse_chain(tarn_conn_node(c)->store, args[6], chain, &chained);
+    r->chain = chained ? chain : NULL;
     r->ttl_ms = (uint32_t)ttl;
     r->pin = pin;
     return rc;
@@ -110,21 +149,22 @@ static void prefetch(struct tarn_conn *c, size_t n, redisReply **args)
 int tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_reserve r;
+    struct tarn_chain chain;
     uint64_t refused = 0;
     c->grant.gen = 0;
-    int rc = parse_reserve(c, args, &r);
+    int rc = parse_reserve(c, args, &r, &chain);
     if (!rc && tarn_conn_node(c)->state != TARN_NODE_READY)
         rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", tarn_conn_node(c)->id);
     if (rc)
         return rc;
     r.refused = &refused;
-    tarn_resp_add_array(&c->out, (n - 6) / 4);
-    for (size_t i = 6; i < n; i += 4) {
-        if ((i - 6) % (4 * AHEAD) == 0)
+    tarn_resp_add_array(&c->out, (n - 7) / 4);
+    for (size_t i = 7; i < n; i += 4) {
+        if ((i - 7) % (4 * AHEAD) == 0)
             prefetch(c, n - i, args + i);
         reserve_item(c, args + i, &r);
     }
-    if (n > 10) /* STORE is for one item */
+    if (n > 11) /* STORE is for one item */
         c->grant.gen = 0;
     tarn_reservations_changed(c->session);
     return 0;

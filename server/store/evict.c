@@ -26,7 +26,8 @@
 #define AHEAD_MAX 100     /* ticks that a client's clock may be ahead */
 #define MOVES_A_VICTIM 16 /* objects that an eviction looks at, to move them */
 #define MOVES_A_TICK 8192 /* the same for a tick */
-#define LOOKS_MAX 64      /* victims that turn out to be used meanwhile, before one is taken nevertheless */
+#define LOOKS_MAX 4096      /* victims that turn out to be used meanwhile, before one is taken nevertheless */
+#define CHAIN_LOOKS 4096  /* objects of a chain that are looked at for a circle */
 #define LEARN_PUTS_MIN 1024
 #define LEARN_SHARE 16 /* it learns after puts of this part of all objects */
 #define REMEMBERED_MIN 65536
@@ -171,8 +172,9 @@ static void sweep(struct tarn_evict *e, uint32_t now, uint32_t moves)
         e->swept = now;
     }
     for (; e->sweep < CELLS; e->sweep++) {
-        uint32_t cell = e->sweep / TARN_CLASSES + e->sweep % TARN_CLASSES * TARN_AGES;
-        uint32_t bucket = cell % TARN_AGES, slot;
+        /* Old ones first: those who come into the same cell together stay in order. */
+        uint32_t bucket = TARN_AGES - 1 - e->sweep / TARN_CLASSES, slot,
+                 cell = e->sweep % TARN_CLASSES * TARN_AGES + bucket;
         while ((slot = e->head[cell]) != NONE) {
             if (!notice_use(e, slot, now)) {
                 if (tarn_age_bucket(age(e, slot, now)) <= bucket)
@@ -268,6 +270,29 @@ void tarn_evict_reserve(struct tarn_evict *e, uint32_t slot, struct tarn_evict_h
 {
     e->births = e->births == UINT32_MAX ? 1 : e->births + 1;
     e->entries[slot] = (struct entry){.born = e->births, .after = after};
+}
+
+/* Whether `slot` is among what `from` continues, itself included; also if that is too far to tell. */
+static bool comes_before(const struct tarn_evict *e, uint32_t slot, uint32_t from)
+{
+    for (int i = 0; i < CHAIN_LOOKS; i++) {
+        if (from == slot)
+            return true;
+        if (!holds(e, e->entries[from].after))
+            return false;
+        from = e->entries[from].after.slot;
+    }
+    return true;
+}
+
+void tarn_evict_continue(struct tarn_evict *e, uint32_t slot, struct tarn_evict_hold after, uint32_t now)
+{
+    struct entry *o = &e->entries[slot];
+    /* Two that continue each other would stay for ever. */
+    if (holds(e, after) && !holds(e, o->after) && !comes_before(e, slot, after.slot))
+        o->after = after;
+    else
+        tarn_evict_let_go(e, after, now);
 }
 
 /* What an object knows from the one that it continues. */

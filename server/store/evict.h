@@ -58,6 +58,8 @@ void tarn_evict_let_go(struct tarn_evict *e, struct tarn_evict_hold hold, uint32
 /* The slot is reserved for an object that continues the one held, if any. Not evictable until
  * tarn_evict_add(). */
 void tarn_evict_reserve(struct tarn_evict *e, uint32_t slot, struct tarn_evict_hold after);
+/* The same for an object that is there already and continues nothing that is there. */
+void tarn_evict_continue(struct tarn_evict *e, uint32_t slot, struct tarn_evict_hold after, uint32_t now);
 /* The reserved object may be evicted from now on, unless it is pinned. key: a hash of its key. */
 void tarn_evict_add(struct tarn_evict *e, uint32_t slot, uint32_t key, bool pinned, uint32_t now);
 void tarn_evict_pin(struct tarn_evict *e, uint32_t slot, bool pinned, uint32_t now);

@@ -123,7 +123,6 @@ static bool place(struct tarn_store *s, struct pool *p, struct object *o, bool e
     atomic_store(&p->slots[slot].offset, offset);
     atomic_store(&p->slots[slot].bytes, o->tensor.bytes);
     p->slots[slot].object = o;
-    tarn_evict_reserve(p->evict, slot, (struct tarn_evict_hold){0});
     return true;
 }
 
@@ -185,6 +184,17 @@ static int check_fits(const struct tarn_store *s, const struct tarn_reserve *r)
                      r->tensor.bytes, largest);
 }
 
+/* An object that is there already becomes part of a chain. */
+static void join_chain(struct tarn_store *s, struct tarn_chain *chain, const struct object *o)
+{
+    if (!chain)
+        return;
+    struct tarn_evict *e = s->pools[o->pool].evict;
+    if (chain->any && chain->pool == o->pool)
+        tarn_evict_continue(e, o->slot, tarn_evict_hold(e, chain->slot), tarn_store_now(s));
+    *chain = (struct tarn_chain){true, o->pool, o->slot};
+}
+
 static int check_reserve(struct tarn_store *s, const struct tarn_reserve *r)
 {
     if (r->key.bytes == 0 || r->key.bytes > TARN_KEY_MAX)
@@ -198,8 +208,10 @@ static int check_reserve(struct tarn_store *s, const struct tarn_reserve *r)
     struct object *o = index_find(&s->index, r->key.data, r->key.bytes);
     if (o && store_is_expired(o))
         store_expire(s, o);
-    else if (o && r->absent)
+    else if (o && r->absent) {
+        join_chain(s, r->chain, o);
         return tarn_fail(TARN_E_EXISTS, "reserve: the key is held here already");
+    }
     return check_session_limit(s, r);
 }
 
@@ -247,6 +259,36 @@ static bool place_as_asked(struct tarn_store *s, const struct tarn_reserve *r, s
     return false;
 }
 
+/* As place_as_asked(). What the object continues makes no room for it. */
+static bool place_behind(struct tarn_store *s, const struct tarn_reserve *r, struct object *o)
+{
+    const struct tarn_chain *before = r->chain && r->chain->any ? r->chain : NULL;
+    struct tarn_evict *evict = before ? s->pools[before->pool].evict : NULL;
+    struct tarn_evict_hold hold = {0}, none = {0};
+    if (before)
+        hold = tarn_evict_hold(evict, before->slot);
+    bool placed = place_as_asked(s, r, o), same = placed && before && before->pool == o->pool;
+    if (placed)
+        tarn_evict_reserve(s->pools[o->pool].evict, o->slot, same ? hold : none);
+    if (before && !same)
+        tarn_evict_let_go(evict, hold, tarn_store_now(s));
+    if (placed && r->chain)
+        *r->chain = (struct tarn_chain){true, o->pool, o->slot};
+    return placed;
+}
+
+struct tarn_chain tarn_store_chain_from(const struct tarn_store *s, const struct tarn_key *key)
+{
+    const struct object *o = index_find(&s->index, key->data, key->bytes);
+    return o ? (struct tarn_chain){true, o->pool, o->slot} : (struct tarn_chain){false};
+}
+
+struct tarn_chain tarn_store_chain_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen)
+{
+    bool here = store_object_at(s, pool, slot, gen) || store_object_at(s, pool, slot, gen + 1);
+    return here ? (struct tarn_chain){true, pool, slot} : (struct tarn_chain){false};
+}
+
 void tarn_store_prefetch(const struct tarn_store *s, const void *key, size_t bytes, bool object)
 {
     index_prefetch(&s->index, key, bytes, object);
@@ -263,7 +305,7 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
     rc = reserver_join(s, r->session, o);
     if (rc != 0)
         goto free_object;
-    if (!place_as_asked(s, r, o)) {
+    if (!place_behind(s, r, o)) {
         rc = fail_full(s, r);
         goto leave_session;
     }

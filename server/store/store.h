@@ -77,6 +77,12 @@ uint64_t tarn_store_tick_base_ns(const struct tarn_store *s);
 
 /* --- putting ------------------------------------------------------------------------------------ */
 
+/* An object that another one is to continue. */
+struct tarn_chain {
+    bool any; /* else there is none */
+    uint32_t pool, slot;
+};
+
 struct tarn_reserve {
     struct tarn_key key;
     struct tarn_tensor tensor;
@@ -89,7 +95,15 @@ struct tarn_reserve {
     /* The smallest of several items that found no room; 0 at first. Items of that size or more are refused
      * without a search. NULL: always search. */
     uint64_t *refused;
+    /* The object that this one continues (evict.h). Afterwards this one, reserved or here already; unchanged
+     * by other refusals. NULL: they have nothing to do with each other. */
+    struct tarn_chain *chain;
 };
+
+/* The LIVE object of a key, or none. */
+struct tarn_chain tarn_store_chain_from(const struct tarn_store *s, const struct tarn_key *key);
+/* The object that was reserved under `gen` at a slot, committed or not; none if it has left. */
+struct tarn_chain tarn_store_chain_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 
 struct tarn_grant {
     uint32_t pool, slot;

@@ -185,8 +185,8 @@ static void two_puts_of_one_key_and_version_are_not_both_stored(void **state)
         const char *s0 = sizes[i][0], *s1 = sizes[i][1];
         char key[16], slots[2][24];
         snprintf(key, sizeof(key), "k%zu", i);
-        redisReply *g = harness_command(w->c.resp, "RESERVE", "*", "absent", "777", "0", "0", key, s0, "u8",
-                                        s0, key, s1, "u8", s1, NULL);
+        redisReply *g = harness_command(w->c.resp, "RESERVE", "*", "absent", "777", "0", "0", "", key, s0,
+                                        "u8", s0, key, s1, "u8", s1, NULL);
         for (int k = 0; k < 2; k++)
             snprintf(slots[k], sizeof(slots[k]), "%lld", g->element[k]->element[2]->integer);
         redisReply *r = harness_command(w->c.resp, "COMMIT", node_deadline(&w->c, 5000), "put", "0", slots[0],

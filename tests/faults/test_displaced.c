@@ -205,7 +205,7 @@ static void a_joining_copy_frees_the_older_version_on_its_node(void **state)
     /* Without its recheck set, only the join can free it. */
     assert_int_equal(harness_redis_integer(w->redis, "DEL", "tarn:default:recheck:node1", NULL), 1);
     harness_signal(w->other->process, SIGCONT);
-    redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "k",
+    redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "", "k",
                                     "2000", "u8", "2000", NULL);
     assert_int_equal(r->element[0]->elements, 4);
     char slot[16];

@@ -384,7 +384,7 @@ static void small_objects_go_to_and_from_gpus_without_the_cpu(void **state)
     struct node_client c = node_connect(w->nodes[0]->control);
     snprintf(deadline, sizeof deadline, "%s", node_deadline(&c, 5000));
     freeReplyObject(
-        harness_command(c.resp, "RESERVE", "gpu0", "absent", "7", "0", "0", "k", "3", "u8", "3", NULL));
+        harness_command(c.resp, "RESERVE", "gpu0", "absent", "7", "0", "0", "", "k", "3", "u8", "3", NULL));
     assert_error(harness_command(c.resp, "STORE", deadline, "abc", NULL), "NOT_REACHABLE");
     node_close(&c);
     device_drop(d, there);

@@ -138,8 +138,8 @@ static void keys_are_binary_and_checked(void **state)
     node_must_put(&c, "absent", "a b\x01%", 0);
     assert_true(directory_has(w->redis, "a%20b%01%25"));
     assert_prefix(node_try_reserve(&c, "absent", "big", 2 << 20, &g), "TOO_LARGE");
-    redisReply *r = harness_command(c.resp, "RESERVE", "*", "absent", "7", "0", "0", "k", "10", "f32", "2,3",
-                                    "l", "10", "floaty", "10", NULL);
+    redisReply *r = harness_command(c.resp, "RESERVE", "*", "absent", "7", "0", "0", "", "k", "10", "f32",
+                                    "2,3", "l", "10", "floaty", "10", NULL);
     assert_prefix(r->element[0]->str, "INVALID");
     assert_prefix(r->element[1]->str, "INVALID");
     freeReplyObject(r);
@@ -190,7 +190,7 @@ static void hello_is_required_and_checked(void **state)
     struct node_client c = node_connect(a);
     assert_error(harness_command(c.resp, "COMMIT", "1", "2", NULL), "INVALID");
     assert_error(
-        harness_command(c.resp, "RESERVE", "nopool", "absent", "1", "0", "0", "k", "1", "u8", "1", NULL),
+        harness_command(c.resp, "RESERVE", "nopool", "absent", "1", "0", "0", "", "k", "1", "u8", "1", NULL),
         "INVALID");
     assert_error(harness_command(c.resp, "ATTACH", "shm", "r", NULL), "NOT_REACHABLE");
     assert_error(harness_command(c.resp, "ATTACH", "pigeon", "r", NULL), "NOT_REACHABLE");

@@ -116,8 +116,8 @@ static void an_expired_object_counts_as_absent(void **state)
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     for (int i = 0; i < 20; i++) {
-        redisReply *r =
-            harness_command(c.resp, "RESERVE", "*", "absent", "5", "15", "0", "k", "10", "u8", "10", NULL);
+        redisReply *r = harness_command(c.resp, "RESERVE", "*", "absent", "5", "15", "0", "", "k", "10", "u8",
+                                        "10", NULL);
         assert_int_equal(r->type, REDIS_REPLY_ARRAY);
         assert_int_equal(r->element[0]->type, REDIS_REPLY_ARRAY);
         struct node_grant g = {0};

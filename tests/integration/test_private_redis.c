@@ -107,7 +107,7 @@ static const char *tries_at_the_node(const struct harness_node *n)
         {"AUTH", "default"},
         {"INFO"},
         {"ATTACH", "tcp", "r"},
-        {"RESERVE", "*", "replace", "1", "0", "0", "k", "100", "u8", "100"},
+        {"RESERVE", "*", "replace", "1", "0", "0", "", "k", "100", "u8", "100"},
         {"DELETE", "k"},
         {"CONFIG", "GET", "*"},
         {"CLIENT", "LIST"},

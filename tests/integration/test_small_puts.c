@@ -283,9 +283,9 @@ static void send_store(struct node_client *c, const char *key, const char *bytes
 {
     char size[16];
     snprintf(size, sizeof size, "%zu", strlen(bytes));
-    assert_int_equal(
-        tarn_resp_append_strs(c->resp, "RESERVE", "*", "absent", "77", "0", "0", key, size, "u8", size, NULL),
-        0);
+    assert_int_equal(tarn_resp_append_strs(c->resp, "RESERVE", "*", "absent", "77", "0", "0", "", key, size,
+                                           "u8", size, NULL),
+                     0);
     assert_int_equal(tarn_resp_append_strs(c->resp, "STORE", node_deadline(c, SOON_MS), bytes, NULL), 0);
     assert_int_equal(tarn_resp_flush(c->resp, tarn_deadline(SOON_MS), NULL), 0);
 }
@@ -373,8 +373,8 @@ static void store_wants_what_was_granted_on_its_connection(void **state)
     const char *error = node_try_reserve(&c, "absent", "k", 3, &g);
     assert_prefix(error, "EXISTS");
     assert_error(harness_command(c.resp, "STORE", kept, "abc", NULL), "STALE");
-    freeReplyObject(harness_command(c.resp, "RESERVE", "*", "absent", "9", "0", "0", "two", "3", "u8", "3",
-                                    "three", "3", "u8", "3", NULL));
+    freeReplyObject(harness_command(c.resp, "RESERVE", "*", "absent", "9", "0", "0", "", "two", "3", "u8",
+                                    "3", "three", "3", "u8", "3", NULL));
     assert_error(harness_command(c.resp, "STORE", kept, "abc", NULL), "STALE");
     static char large[65537 + 1];
     memset(large, 'x', sizeof large - 1);

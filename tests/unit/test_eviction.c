@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "server/store/evict.h"
+#include "server/store/reuse.h"
 #include "tests/unit/store_fixture.h"
 
 #define NONE UINT32_MAX
@@ -164,8 +165,8 @@ static void test_a_touch_of_the_future_is_none(void **state)
         tarn_evict_tick(e, now);
         now += 100000;
         use(1);
-        tarn_evict_tick(e, now);
         now += 10;
+        tarn_evict_tick(e, now);
         assert_int_equal(evict_one(e), 0);
         tarn_evict_free(e);
     }
@@ -258,6 +259,79 @@ static void test_a_slot_filled_anew_is_not_continued(void **state)
     assert_int_equal(evict_one(e), 2);
     assert_int_equal(evict_one(e), 0);
     tarn_evict_free(e);
+}
+
+/* An object that is there already may be found to continue another. No circle comes of it: that would stay.
+ */
+static void test_what_is_there_joins_a_chain(void **state)
+{
+    (void)state;
+    struct tarn_evict *e = new_evict(TARN_EVICT_ADAPTIVE);
+    for (uint32_t i = 0; i < 3; i++) {
+        add(e, i);
+        now += 1000 << i;
+    }
+    tarn_evict_continue(e, 1, tarn_evict_hold(e, 0), now);
+    tarn_evict_continue(e, 1, tarn_evict_hold(e, 2), now); /* it continues one already */
+    assert_int_equal(tarn_evict_victim(e, now, 0), 1);
+    assert_int_equal(tarn_evict_victim(e, now, 1), 2);
+    tarn_evict_continue(e, 2, tarn_evict_hold(e, 1), now);
+    tarn_evict_continue(e, 0, tarn_evict_hold(e, 2), now); /* a circle */
+    tarn_evict_continue(e, 2, tarn_evict_hold(e, 2), now); /* the smallest */
+    for (uint32_t i = 3; i-- > 0;)
+        assert_int_equal(evict_one(e), i);
+    tarn_evict_free(e);
+}
+
+/* --- reuse -------------------------------------------------------------------------------------- */
+
+/* A put of a key that was evicted counts as a use that eviction has prevented. */
+static void test_uses_after_eviction_count(void **state)
+{
+    (void)state;
+    enum { RETURN = 0, STAY_AWAY = 2, EACH = 500 };
+    struct tarn_reuse *r = NULL;
+    memset(touch, 0, sizeof(touch));
+    assert_int_equal(tarn_reuse_new(touch, &r), 0);
+    for (uint32_t i = 0; i < 2 * EACH; i++) {
+        atomic_store(&touch[i], 1000);
+        tarn_reuse_put(r, i, i, i < EACH ? RETURN : STAY_AWAY, 1000);
+    }
+    uint32_t b = tarn_age_bucket(600);
+    tarn_reuse_learn(r, 1100, 100);
+    assert_true(tarn_reuse_worth(r, RETURN, b) < 1.01 * tarn_reuse_worth(r, STAY_AWAY, b));
+    for (uint32_t i = 0; i < 2 * EACH; i++)
+        tarn_reuse_left(r, i, true);
+    for (uint32_t i = 0; i < EACH; i++)
+        tarn_reuse_put(r, i, i, RETURN, 2000);
+    tarn_reuse_learn(r, 2000, 1000);
+    assert_true(tarn_reuse_worth(r, RETURN, b) > 2 * tarn_reuse_worth(r, STAY_AWAY, b));
+    tarn_reuse_free(r);
+}
+
+/* Uses of long ago weigh less than those of late. */
+static void test_old_uses_are_forgotten(void **state)
+{
+    (void)state;
+    struct tarn_reuse *r = NULL;
+    uint32_t at = 0;
+    memset(touch, 0, sizeof(touch));
+    assert_int_equal(tarn_reuse_new(touch, &r), 0);
+    for (uint32_t i = 0; i < 100; i++)
+        tarn_reuse_put(r, i, i, 0, at);
+    double before = 0;
+    for (uint32_t round = 0; round < 2000; round++) {
+        /* used every 10 ticks; then, in the last half, every 1000 */
+        at += round < 1000 ? 10 : 1000;
+        for (uint32_t i = 0; i < 100; i++)
+            atomic_store(&touch[i], at);
+        tarn_reuse_learn(r, at, 100000);
+        before = round == 999 ? tarn_reuse_worth(r, 0, tarn_age_bucket(8)) : before;
+    }
+    double after = tarn_reuse_worth(r, 0, tarn_age_bucket(8));
+    print_message("worth %f, then %f\n", before, after);
+    assert_true(after < before / 4);
+    tarn_reuse_free(r);
 }
 
 /* --- hits --------------------------------------------------------------------------------------- */
@@ -427,6 +501,9 @@ int main(void)
         cmocka_unit_test(test_an_end_goes_before_what_it_continues),
         cmocka_unit_test(test_what_is_being_continued_stays),
         cmocka_unit_test(test_a_slot_filled_anew_is_not_continued),
+        cmocka_unit_test(test_what_is_there_joins_a_chain),
+        cmocka_unit_test(test_uses_after_eviction_count),
+        cmocka_unit_test(test_old_uses_are_forgotten),
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_lru_has_the_hits_of_lru),
         cmocka_unit_test(test_names),

@@ -168,6 +168,30 @@ static void test_victims_are_not_viewed(void **state)
     free(page);
 }
 
+/* The same where room is made for bytes. */
+static void test_holes_are_not_made_of_what_is_viewed(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_hazard_page *page = calloc(1, sizeof(*page));
+    char key[8];
+    struct tarn_grant g[16];
+    for (int i = 0; i < 16; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        g[i] = put(s, key, 64 * KIB);
+    }
+    uint32_t first = g[15].slot; /* of one tick, the last goes first */
+    assert_int_equal(tarn_store_hazard_add(s, page), 0);
+    atomic_store(&page->entry[0], first + 1);
+    atomic_store(&page->used, 1);
+    put(s, "more", 64 * KIB);
+    assert_true(has(s, "k15"));
+    assert_int_equal(gone.n, 1);
+    tarn_store_free(s);
+    free(page);
+}
+
 /* A hazard names a slot of one pool only. */
 static void test_hazards_of_another_pool(void **state)
 {
@@ -388,6 +412,7 @@ int main(void)
         cmocka_unit_test(test_the_only_victim_is_found),
         cmocka_unit_test(test_a_candidate_with_a_reader_is_not_evicted),
         cmocka_unit_test(test_victims_are_not_viewed),
+        cmocka_unit_test(test_holes_are_not_made_of_what_is_viewed),
         cmocka_unit_test(test_hazards_of_another_pool),
         cmocka_unit_test(test_puts_in_flight_are_not_evicted),
         cmocka_unit_test(test_release_leaves_reservations),

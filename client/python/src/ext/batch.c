@@ -145,6 +145,11 @@ int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k)
     return 0;
 }
 
+int batch_key(struct batch *b, PyObject *key, struct tarn_key *k)
+{
+    return key_of(key, k) < 0 ? -1 : batch_keep(b, key);
+}
+
 PyObject *keys_list(PyObject *keys)
 {
     return args_list(keys, "keys", "a list of keys, each bytes or a str");

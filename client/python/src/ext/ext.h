@@ -305,7 +305,8 @@ struct batch {
     bool no_gpus;
     const struct layout *seen_layout; /* the last one, and where its arrays are */
     int seen_layout_device;
-    char why[WHY_BYTES]; /* the failed call's sentence; "" else */
+    struct tarn_key continues; /* a put: what its first item continues */
+    char why[WHY_BYTES];       /* the failed call's sentence; "" else */
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);
@@ -314,6 +315,8 @@ int batch_reserve(struct batch *b, size_t n);
 /* Sets item i. The batch keeps both objects. */
 int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value);
 int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k);
+/* A key of no item, which the batch keeps. */
+int batch_key(struct batch *b, PyObject *key, struct tarn_key *k);
 /* Takes one array whose row i belongs to key i; or pages, as many for each key. */
 int batch_set_rows(struct batch *b, PyObject *values);
 /* Makes room for n values that belong to no keys. */
@@ -407,9 +410,9 @@ extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[
 PyObject *transports(PyObject *module, PyObject *unused);
 /* __enter__() of a type that is open already. */
 PyObject *return_self(PyObject *self, PyObject *unused);
-#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
-/* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
-int put_options(PyObject *const *arg, struct tarn_put_options *o);
+#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout", "chain"
+/* Seven arguments of every put: those of PUT_OPTIONS. The batch keeps what `chain` names. */
+int put_options(struct batch *b, PyObject *const *arg, struct tarn_put_options *o);
 /* keys and values: two sequences of equal length, or values is one array of rows. */
 int get_fill(struct batch *b, PyObject *keys, PyObject *values);
 /* Checks items after the call: the objects must match the values, unless bytes were asked for. */

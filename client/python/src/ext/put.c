@@ -2,7 +2,7 @@
 /* Puts. */
 #include "ext.h"
 
-enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
+enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT, CHAIN };
 
 static struct args_spec put_args = {.function = "put",
                                     .required = 1,
@@ -11,7 +11,19 @@ static struct args_spec put_args = {.function = "put",
 static struct args_spec put_many_args = {
     .function = "put_many", .required = 1, .positional = 1, .names = {"pairs", PUT_OPTIONS}};
 
-int put_options(PyObject *const *arg, struct tarn_put_options *o)
+/* True: a chain. A key: and the first item continues that one's object. */
+static int put_chain(struct batch *b, PyObject *chain, struct tarn_put_options *o)
+{
+    if (!chain || (!PyBytes_Check(chain) && !PyUnicode_Check(chain)))
+        return args_flag(chain, "chain", TARN_PUT_CHAIN, &o->flags);
+    if (batch_key(b, chain, &b->continues) < 0)
+        return -1;
+    o->flags |= TARN_PUT_CHAIN;
+    o->continues = &b->continues;
+    return 0;
+}
+
+int put_options(struct batch *b, PyObject *const *arg, struct tarn_put_options *o)
 {
     *o = (struct tarn_put_options){.size = sizeof *o};
     if (args_flag(arg[REPLACE], "replace", TARN_PUT_REPLACE, &o->flags) < 0 ||
@@ -21,7 +33,7 @@ int put_options(PyObject *const *arg, struct tarn_put_options *o)
         args_text(arg[PLACE], "place", &o->place) < 0 ||
         args_seconds(arg[TIMEOUT], "timeout", &o->timeout_ms) < 0)
         return -1;
-    return 0;
+    return put_chain(b, arg[CHAIN], o);
 }
 
 /* --- one ---------------------------------------------------------------------------------------- */
@@ -73,14 +85,16 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 {
     struct client *c = (struct client *)self;
     struct tarn_put_options o;
-    PyObject *arg[10];
+    PyObject *arg[11];
     struct batch b;
     int rc;
 
-    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 4, &o) < 0)
+    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, false);
-    rc = arg[1] ? fill_one(&b, arg) : fill_mapping(&b, arg);
+    rc = put_options(&b, arg + 4, &o);
+    if (rc == 0)
+        rc = arg[1] ? fill_one(&b, arg) : fill_mapping(&b, arg);
     if (rc == 0)
         rc = put_now(c, &b, &o);
     batch_free(&b);
@@ -157,13 +171,13 @@ static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t narg
 {
     struct client *c = (struct client *)self;
     struct tarn_put_options o;
-    PyObject *arg[7], *result = NULL;
+    PyObject *arg[8], *result = NULL;
     struct batch b;
 
-    if (args_parse(&put_many_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &o) < 0)
+    if (args_parse(&put_many_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, false);
-    if (put_fill(&b, arg[0]) == 0)
+    if (put_options(&b, arg + 1, &o) == 0 && put_fill(&b, arg[0]) == 0)
         result = run_many(c, &b, &o);
     batch_free(&b);
     return result;
@@ -173,20 +187,23 @@ PyMethodDef put_methods[] = {
     {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL | METH_KEYWORDS,
      "put($self, key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
      "place=None,\n"
-     "    timeout=None)\n--\n\n"
+     "    timeout=None, chain=False)\n--\n\n"
      "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n"
      "put({key: value, ...}) stores all of a mapping, and raises for the first that failed.\n\n"
      "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
      "`replace`: an object that is there gives way; `pin`: it is never evicted; `replicas`: copies on so "
      "many nodes;\n"
-     "`place`: \"local\", \"NODE\" or \"NODE/POOL\"; None: tarn chooses.\n"
+     "`place`: \"local\", \"NODE\" or \"NODE/POOL\"; None: tarn chooses;\n"
+     "`chain`: each object continues the one before it, as the blocks of a prompt do, and the first one "
+     "continues\n"
+     "that of the key given here, if it is not just True: a chain is evicted from its end.\n"
      "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not.\n\n"
      "Raises Exists, Full, TooLarge, Invalid (dtype, shape and bytes do not agree; freed memory), "
      "Unsupported (a dtype or\n"
      "device that tarn does not know), NodeDown, Busy, Timeout. As tarn_put() in include/tarn/tarn.h."},
     {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
      "put_many($self, pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
-     "timeout=None)\n--\n\n"
+     "timeout=None, chain=False)\n--\n\n"
      "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each, "
      "see\n"
      "error_of(). Options as put(). Raises Invalid and Unsupported, before anything is put, for values that "

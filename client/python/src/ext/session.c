@@ -149,10 +149,10 @@ static struct args_spec session_args = {
 static PyObject *put_session(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct tarn_put_options o;
-    PyObject *arg[7];
+    PyObject *arg[8];
     struct batch b;
 
-    if (args_parse(&session_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &o) < 0)
+    if (args_parse(&session_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     struct session *s = (struct session *)session_type.tp_alloc(&session_type, 0);
     if (!s)
@@ -160,8 +160,8 @@ static PyObject *put_session(PyObject *self, PyObject *const *args, Py_ssize_t n
     Py_INCREF(self);
     s->client = (struct client *)self;
     batch_init(&b, s->client, false);
-    if (!(s->keys = PyList_New(0)) || !(s->index = PyDict_New()) || fill(s, &b, arg[0]) < 0 ||
-        begin(s, &b, &o) < 0)
+    if (put_options(&b, arg + 1, &o) < 0 || !(s->keys = PyList_New(0)) || !(s->index = PyDict_New()) ||
+        fill(s, &b, arg[0]) < 0 || begin(s, &b, &o) < 0)
         Py_CLEAR(s);
     batch_free(&b); /* libtarn copied the keys */
     return (PyObject *)s;
@@ -460,7 +460,7 @@ PyTypeObject session_type = {
 PyMethodDef session_methods[] = {
     {"put_session", (PyCFunction)(void (*)(void))put_session, METH_FASTCALL | METH_KEYWORDS,
      "put_session($self, specs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
-     "timeout=None)\n--\n\n"
+     "timeout=None, chain=False)\n--\n\n"
      "Reserves room for objects that are written part by part (layer by layer), and become readable "
      "together.\n\n"
      "`specs`: a mapping, or an iterable of pairs, from key to (dtype, shape) or a TensorInfo. Options as "

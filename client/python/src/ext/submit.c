@@ -134,15 +134,15 @@ static int declare(struct batch *b, PyObject *dtype, PyObject *shape)
 static PyObject *submit_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct tarn_put_options options;
-    PyObject *arg[10];
+    PyObject *arg[11];
 
-    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &options) < 0)
+    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     struct operation *o = operation_new((struct client *)self, SUBMIT_PUT, false);
     if (!o)
         return NULL;
-    if (put_fill(&o->batch, arg[0]) < 0 || declare(&o->batch, arg[8], arg[9]) < 0 ||
-        operation_set_after(o, arg[7], &options.after) < 0) {
+    if (put_options(&o->batch, arg + 1, &options) < 0 || put_fill(&o->batch, arg[0]) < 0 ||
+        declare(&o->batch, arg[9], arg[10]) < 0 || operation_set_after(o, arg[8], &options.after) < 0) {
         Py_DECREF(o);
         return NULL;
     }

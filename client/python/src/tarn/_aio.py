@@ -72,7 +72,7 @@ class Async(_tarn.Client):
 
     def submit_put(self, pairs: Pairs, *, replace: bool = False, pin: bool = False, ttl: Optional[float] = None,
                    replicas: int = 1, place: Optional[str] = None, after: Any = None,
-                   timeout: Optional[float] = None) -> _tarn.Operation:
+                   timeout: Optional[float] = None, chain: Union[bool, Key] = False) -> _tarn.Operation:
         """As put_many(), but returns at once; the Operation's wait() returns the list.
 
         after    a torch.cuda.Event (or cudaEvent_t as int) recorded after the kernels that write the values;
@@ -82,7 +82,7 @@ class Async(_tarn.Client):
         """
         self._make_room()
         return self._submit_put(pairs, replace=replace, pin=pin, ttl=ttl, replicas=replicas, place=place, after=after,
-                                timeout=timeout)
+                                timeout=timeout, chain=chain)
 
     def _make_room(self) -> None:
         if self._flying() > _FLYING_MAX:
