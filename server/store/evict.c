@@ -26,7 +26,7 @@
 #define AHEAD_MAX 100     /* ticks that a client's clock may be ahead */
 #define MOVES_A_VICTIM 16 /* objects that an eviction looks at, to move them */
 #define MOVES_A_TICK 8192 /* the same for a tick */
-#define LOOKS_MAX 4096      /* victims that turn out to be used meanwhile, before one is taken nevertheless */
+#define LOOKS_MAX 4096    /* victims that turn out to be used meanwhile, before one is taken nevertheless */
 #define CHAIN_LOOKS 4096  /* objects of a chain that are looked at for a circle */
 #define LEARN_PUTS_MIN 1024
 #define LEARN_SHARE 16 /* it learns after puts of this part of all objects */
