@@ -82,7 +82,7 @@ static uint32_t class_of(const struct tarn_evict *e, const struct entry *o)
         return 0;
     uint32_t turn = (uint32_t)o->inherited + o->uses;
     uint32_t step = turn < 4 ? turn : turn < 6 ? 4 : turn < 9 ? 5 : turn < 16 ? 6 : 7;
-    return 2 * step + o->continued;
+    return TARN_CLASS_STEP * step + o->continued;
 }
 
 static void mark(struct tarn_evict *e, uint32_t cell, bool filled)

@@ -239,6 +239,13 @@ static void compute_worth(const double *hazard, double *worth)
     }
 }
 
+/* More uses never make an object worth less: what seems so is chance, or the age of those that were used. */
+static void raise_worth(double *worth, const double *fewer_uses)
+{
+    for (uint32_t b = 0; b < TARN_AGES; b++)
+        worth[b] = worth[b] < fewer_uses[b] ? fewer_uses[b] : worth[b];
+}
+
 static void compute(struct tarn_reuse *r, uint32_t turnover)
 {
     double prior[TARN_AGES], all[TARN_AGES];
@@ -253,6 +260,8 @@ static void compute(struct tarn_reuse *r, uint32_t turnover)
             expected[b] = all[b] * f;
         compute_hazards(&r->by_class[c], expected, hazard);
         compute_worth(hazard, r->worth[c]);
+        if (c >= TARN_CLASS_STEP)
+            raise_worth(r->worth[c], r->worth[c - TARN_CLASS_STEP]);
     }
 }
 

@@ -16,7 +16,8 @@ static void wait_ms(uint32_t ms)
 
 enum how { PINNED, VIEWED };
 
-/* Every fourth of 16 objects is being read. A large put evicts the three neighbours between two of them. */
+/* Every fourth of 16 objects is being read, the last but one first. A large put evicts the three neighbours
+ * between two of them. */
 static void runs_go_round(enum how how)
 {
     struct gone gone;
@@ -31,14 +32,14 @@ static void runs_go_round(enum how how)
         snprintf(key, sizeof(key), "k%d", i);
         g[i] = put(s, key, 64 * KIB);
     }
-    for (int i = 0; i < 16; i += 4) {
+    for (int i = 2; i < 16; i += 4) {
         void *addr;
         if (how == PINNED)
             assert_int_equal(guard.pin_read(guard.arg, 0, g[i].slot, g[i].gen + 1, g[i].offset, 1, &addr), 0);
         else
             atomic_store(&page->entry[i / 4], g[i].slot + 1);
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) {
         snprintf(key, sizeof(key), "l%d", i);
         struct tarn_reserve r = want(key, 3 * 64 * KIB);
         struct tarn_grant large;
@@ -47,8 +48,8 @@ static void runs_go_round(enum how how)
     }
     for (int i = 0; i < 16; i++) {
         snprintf(key, sizeof(key), "k%d", i);
-        assert_int_equal(has(s, key), i % 4 == 0);
-        if (how == PINNED && i % 4 == 0)
+        assert_int_equal(has(s, key), i % 4 == 2 || i < 2 || i == 15);
+        if (how == PINNED && i % 4 == 2)
             guard.unpin(guard.arg, 0, g[i].slot, g[i].gen + 1);
     }
     assert_int_equal(stats(s).limbo, 0);
