@@ -289,7 +289,7 @@ static void test_what_is_there_joins_a_chain(void **state)
 static void test_uses_after_eviction_count(void **state)
 {
     (void)state;
-    enum { RETURN = 0, STAY_AWAY = 2, EACH = 500 };
+    enum { RETURN = 2, STAY_AWAY = 0, EACH = 500 };
     struct tarn_reuse *r = NULL;
     memset(touch, 0, sizeof(touch));
     assert_int_equal(tarn_reuse_new(touch, &r), 0);
@@ -306,6 +306,25 @@ static void test_uses_after_eviction_count(void **state)
         tarn_reuse_put(r, i, i, RETURN, 2000);
     tarn_reuse_learn(r, 2000, 1000);
     assert_true(tarn_reuse_worth(r, RETURN, b) > 2 * tarn_reuse_worth(r, STAY_AWAY, b));
+    tarn_reuse_free(r);
+}
+
+/* Objects that were used more are worth no less, even if just those are not used again. */
+static void test_more_uses_are_worth_no_less(void **state)
+{
+    (void)state;
+    struct tarn_reuse *r = NULL;
+    memset(touch, 0, sizeof(touch));
+    assert_int_equal(tarn_reuse_new(touch, &r), 0);
+    for (uint32_t i = 0; i < 1000; i++)
+        tarn_reuse_put(r, i, i, i < 500 ? 0 : 2, 0);
+    for (uint32_t at = 10; at < 1000; at += 10) {
+        for (uint32_t i = 0; i < 500; i++)
+            atomic_store(&touch[i], at);
+        tarn_reuse_learn(r, at, 1000);
+    }
+    for (uint32_t b = 0; b < TARN_AGES; b++)
+        assert_true(tarn_reuse_worth(r, 2, b) >= tarn_reuse_worth(r, 0, b));
     tarn_reuse_free(r);
 }
 
@@ -503,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_a_slot_filled_anew_is_not_continued),
         cmocka_unit_test(test_what_is_there_joins_a_chain),
         cmocka_unit_test(test_uses_after_eviction_count),
+        cmocka_unit_test(test_more_uses_are_worth_no_less),
         cmocka_unit_test(test_old_uses_are_forgotten),
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_lru_has_the_hits_of_lru),
