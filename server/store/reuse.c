@@ -272,7 +272,8 @@ void tarn_reuse_learn(struct tarn_reuse *r, uint32_t now, uint32_t turnover)
         uint32_t when = k->used;
         if (k->slot != NO_SLOT)
             when = atomic_load_explicit(&r->touch[k->slot], memory_order_relaxed);
-        if (when != k->used && ticks_between(now, when) == 0) /* what is ahead is noticed later */
+        /* What is ahead of the clock is noticed later. */
+        if (ticks_between(k->used, when) > 0 && ticks_between(now, when) == 0)
             count_use(r, k, when);
         expose(r, k, now);
         if (k->slot == NO_SLOT && turnover && ticks_between(k->used, now) / REMEMBERED > turnover)
