@@ -364,7 +364,7 @@ static const struct tarn_program config_program = {
         "Settings have the names of tarnd's options. What can be changed while the node runs is log-level; "
         "the change ends with the node.",
     .examples = "tarn config node0\n"
-                "tarn config node0 'evict-*'\n"
+                "tarn config node0 'evict*'\n"
                 "tarn config node0 log-level=debug\n",
     CLI_OPTIONS(admin_options),
 };

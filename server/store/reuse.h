@@ -24,7 +24,7 @@
 
 #define TARN_CLASSES 16
 #define TARN_CLASS_STEP 2 /* to the class of objects like these that were used more */
-#define TARN_AGES 64 /* two buckets a doubling, the first two of 1 tick */
+#define TARN_AGES 64      /* two buckets a doubling, the first two of 1 tick */
 
 struct tarn_reuse;
 

@@ -57,10 +57,12 @@ class BlockStore:
     def keys(self, root: bytes, tokens: Ints) -> list[str]:
         return chain_keys(root, tokens, self.tokens)
 
-    def save(self, keys: Sequence[str], blocks: Sequence[int]) -> tarn.Operation:
-        """Begins to put full blocks; they must stay until the operation is waited for."""
+    def save(self, keys: Sequence[str], blocks: Sequence[int], before: str | None = None) -> tarn.Operation:
+        """Begins to put full blocks; they must stay until the operation is waited for. before: the key of the
+        object that they continue; None: they begin a prompt."""
         objects = (blocks[i : i + self.span] for i in range(0, len(blocks), self.span))
-        return self.client.submit_put(zip(keys, map(self.kv.layout.pages, objects)), place=self.place)
+        return self.client.submit_put(zip(keys, map(self.kv.layout.pages, objects)), place=self.place,
+                                      chain=before or True)
 
     def match(self, keys: Sequence[str]) -> tarn.Hits:
         """One round trip. The hits know where the objects are: the load asks nobody."""
@@ -175,7 +177,8 @@ def offload(lm: Any, store: BlockStore, keys: Sequence[str], prompt: Prompt) -> 
         if first < end:
             lm.fence()()
             blocks = table[first * store.span : end * store.span]
-            saves.append(store.save(keys[first:end], blocks))  # while the next chunk is computed
+            before = keys[first - 1] if first else None
+            saves.append(store.save(keys[first:end], blocks, before))  # while the next chunk is computed
 
     prompt.prefill(lm, kv, table, filled=filled)
     lm.synchronize()

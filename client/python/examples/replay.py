@@ -118,7 +118,7 @@ class Replayer:
         c.add("lookup", started)
         got = self._get(keys, ids, hits) if hits.pages else 0
         if got < len(ids):
-            self._put(keys[got:], ids[got:])
+            self._put(keys[got:], ids[got:], keys[got - 1] if got else None)
         c.requests += 1
         c.blocks += len(ids)
         c.hits += got
@@ -144,10 +144,10 @@ class Replayer:
                 leading += 1
         return leading
 
-    def _put(self, keys: list[str], ids: Sequence[int]) -> None:
+    def _put(self, keys: list[str], ids: Sequence[int], before: str | None) -> None:
         c, rows = self.counts, self.content.of(ids)
         started = time.perf_counter()
-        status = self.client.put_many(zip(keys, rows))
+        status = self.client.put_many(zip(keys, rows), chain=before or True)
         c.add("put", started, self.block_bytes * sum(code >= 0 for code in status))
         used = [key for key, code in zip(keys, status) if code == tarn.Exists.code]
         if used:

@@ -70,8 +70,8 @@ if torch is not None:
 # What a call is to look like when each of its arguments is junk in turn.
 CALLS = {
     "put": (["k", b"1"], dict(dtype="u8", shape=(1,), replace=True, pin=False, ttl=9.0, replicas=1, place="local",
-                              timeout=2.0)),
-    "put_many": ([{"k": b"1"}], dict(replace=True, ttl=9.0, timeout=2.0)),
+                              timeout=2.0, chain="a")),
+    "put_many": ([{"k": b"1"}], dict(replace=True, ttl=9.0, timeout=2.0, chain=True)),
     "get": (["k"], dict(out="bytes", timeout=2.0)),
     "get_many": ([["k"]], dict(out="bytes", hits=None, timeout=2.0)),
     "get_into": (["k", bytearray(1)], dict(offset=0, timeout=2.0)),

@@ -111,6 +111,19 @@ class Looking(StoreCase):
 
 
 class Marks(unittest.TestCase):
+    def test_chain(self) -> None:
+        """A full pool loses the end of a chain, though its beginning was used longer ago."""
+        with Store(pool="cpu0:bytes=4M") as store, tarn.Client(store.uri) as c:
+            block = bytes(1 << 20)
+            c.put("0", block)
+            self.assertEqual(c.put_many({"1": block}, chain="0"), [0])
+            self.assertEqual(c.submit_put({"2": block}, chain="1").wait(5), [0])
+            with c.put_session({"3": len(block)}, chain="2") as session:
+                session.write("3", block)
+            for i, left in enumerate("210"):
+                c.put(f"new{i}", block, chain=f"new{i - 1}" if i else True)
+                self.assertEqual(c.match_prefix("0123").pages, int(left) + 1)
+
     def test_pin_touch(self) -> None:
         """Of three objects in a full pool the pinned and the touched one stay."""
         with Store(pool="cpu0:bytes=4M") as store, tarn.Client(store.uri) as c:

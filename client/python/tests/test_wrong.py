@@ -98,6 +98,8 @@ ARGUMENTS = [
     Row(lambda t: t.client.submit_put({t.key(): b"1"}).wait("5"), TypeError, "timeout", "of type str", "give a number"),
     Row(put(b"1", ttl="5"), TypeError, "ttl", "of type str", "give a number of seconds"),
     Row(lambda t: t.client.pin("eight", ttl=-1), tarn.Invalid, "ttl", "-1 seconds", "give more than 0"),
+    Row(put(b"1", chain=1.5), TypeError, "chain", "of type float", "give True or False"),
+    Row(put(b"1", chain=""), tarn.Invalid, "key", "0 bytes long", "give it 1 to"),
     Row(put(b"1", replicas="2"), TypeError, "replicas", "of type str", "give a whole number"),
     Row(put(b"1", replicas=0), tarn.Invalid, "replicas", "0", "give 1 to 8"),
     Row(put(b"1", replicas=10**30), tarn.Invalid, "replicas", "out of range", "give 1 to 8"),
