@@ -415,8 +415,9 @@ uint32_t tarn_evict_victim(struct tarn_evict *e, uint32_t now, uint32_t nth)
 
 uint64_t tarn_evict_rank(const struct tarn_evict *e, uint32_t slot, uint32_t now)
 {
-    uint32_t a = age(e, slot, now), cell = class_of(e, &e->entries[slot]) * TARN_AGES + tarn_age_bucket(a);
-    return (uint64_t)e->rank[cell] << 32 | (UINT32_MAX - a);
+    const struct entry *o = &e->entries[slot];
+    uint32_t a = age(e, slot, now), rank = e->rank[class_of(e, o) * TARN_AGES + tarn_age_bucket(a)];
+    return (uint64_t)(o->followers > 0) << 63 | (uint64_t)rank << 32 | (UINT32_MAX - a);
 }
 
 void tarn_evict_tick(struct tarn_evict *e, uint32_t now)

@@ -207,6 +207,9 @@ static void test_an_end_goes_before_what_it_continues(void **state)
         use(2);
         now += 10;
         /* 0 is by far the oldest, but 1 and 2 need it. */
+        for (uint32_t i = 1; i < 4; i++)
+            assert_true(tarn_evict_rank(e, 0, now) > tarn_evict_rank(e, i, now));
+        assert_true(tarn_evict_rank(e, 3, now) < tarn_evict_rank(e, 1, now));
         assert_int_equal(evict_one(e), 3);
         assert_int_equal(tarn_evict_victim(e, now, 2), NONE);
         uint32_t first = evict_one(e), second = evict_one(e);

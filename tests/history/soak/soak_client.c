@@ -108,10 +108,19 @@ static const char *choose_place(uint32_t copies, char place[16])
     return place;
 }
 
+/* Half of the puts are chains, which continue any object, also one that is not there. */
+static void choose_chain(struct tarn_put_options *o, const struct name *before)
+{
+    if (rand() % 2 == 0)
+        return;
+    o->flags |= TARN_PUT_CHAIN;
+    o->continues = rand() % 4 ? &before->key : NULL;
+}
+
 int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum history_kind kind,
              uint32_t copies, uint32_t deadline_ms)
 {
-    struct name n;
+    struct name n, before;
     size_t bytes = soak_value_bytes(key);
     struct soak_room room = soak_room(0);
     struct tarn_piece piece = {.addr = room.addr, .bytes = bytes};
@@ -122,6 +131,8 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
                                  .flags = kind == HISTORY_REPLACE ? TARN_PUT_REPLACE : 0,
                                  .replicas = copies};
     name_key(&n, key);
+    name_key(&before, choose_key());
+    choose_chain(&o, &before);
     struct tarn_item item = {.key = n.key, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
     struct history_op *op = history_begin(l, kind, key, deadline_ms);
     if (!op)
@@ -139,7 +150,7 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
 static void put_many(struct history_log *l, struct tarn_client *c, uint32_t n, uint32_t copies,
                      uint32_t deadline_ms)
 {
-    struct name names[SOAK_KEYS];
+    struct name names[SOAK_KEYS], before;
     struct tarn_piece pieces[SOAK_KEYS];
     struct tarn_item items[SOAK_KEYS];
     struct history_op *ops[SOAK_KEYS];
@@ -150,6 +161,8 @@ static void put_many(struct history_log *l, struct tarn_client *c, uint32_t n, u
                                  .timeout_ms = deadline_ms,
                                  .flags = kind == HISTORY_REPLACE ? TARN_PUT_REPLACE : 0,
                                  .replicas = copies};
+    name_key(&before, choose_key());
+    choose_chain(&o, &before);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t key = (first + i) % SOAK_KEYS;
         size_t bytes = soak_value_bytes(key);
