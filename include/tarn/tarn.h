@@ -322,7 +322,7 @@ enum {
     TARN_PUT_PIN = 1 << 1,     /* never evict; removed only by tarn_remove or ttl */
     /* Each item continues the one before it, as the blocks of a prompt do: the later ones are of no use
      * without the earlier ones. Nodes then evict a chain from its end, and keep long those that were
-     * continued often. */
+     * continued often. The end of a chain that is longer than a pool is FULL. */
     TARN_PUT_CHAIN = 1 << 2,
 };
 
@@ -336,10 +336,10 @@ struct tarn_put_options {
                           "NODE" or "NODE/POOL": that one */
     void *after;       /* a cudaEvent_t: the pieces are not read before it (see GPUs above); NULL: none.
                           INVALID for tarn_put_begin() */
-    const struct tarn_key
-        *continues; /* with TARN_PUT_CHAIN: the object that the first item continues, say the
-                       last one that tarn_match_prefix() found; NULL: none. Like the items'
-                       keys, it stays the caller's until the call or operation has ended */
+    /* With TARN_PUT_CHAIN: the object that the first item continues, say the last one that
+     * tarn_match_prefix() found; NULL: none. Like the items' keys, it stays the caller's until the call or
+     * operation has ended. */
+    const struct tarn_key *continues;
 };
 
 /*

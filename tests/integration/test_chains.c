@@ -160,6 +160,32 @@ static void what_is_there_already_is_part_of_the_chain(void **state)
     long_chain(*state, true);
 }
 
+/* Of a chain that is longer than the pool the beginning stays: the end would be of no use without it. */
+static void the_end_of_too_long_a_chain_is_refused(void **state)
+{
+    struct world *w = *state;
+    static char data[BYTES], names[LONG_CHAIN][8];
+    static struct tarn_item items[LONG_CHAIN];
+    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_CHAIN};
+    memset(data, 'c', sizeof data);
+    for (int i = 0; i < LONG_CHAIN; i++) {
+        snprintf(names[i], sizeof names[i], "k%d", i);
+        items[i] = (struct tarn_item){
+            .key = key_of(names[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
+    }
+    assert_int_equal(client_put(w->client, "other", 'c', BYTES, NULL), 0);
+    assert_int_equal(tarn_put(w->client, items, LONG_CHAIN, &o), TARN_E_FULL);
+    for (int i = 0; i < LONG_CHAIN; i++) {
+        assert_int_equal(items[i].status, i < SLOTS ? 0 : TARN_E_FULL);
+        assert_int_equal(has(w->client, names[i]), i < SLOTS);
+    }
+    assert_int_equal(client_put(w->client, "more", 'c', BYTES, NULL),
+                     0); /* when it has ended, its end may go */
+    assert_true(has(w->client, "k0") && !has(w->client, "k7"));
+    harness_passed(w->h);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     struct world *w = *state;
@@ -218,6 +244,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_put_does_not_evict_what_it_continues, start, world_stop),
         cmocka_unit_test_setup_teardown(a_put_of_several_chunks_is_one_chain, start_large, world_stop),
         cmocka_unit_test_setup_teardown(what_is_there_already_is_part_of_the_chain, start_large, world_stop),
+        cmocka_unit_test_setup_teardown(the_end_of_too_long_a_chain_is_refused, start, world_stop),
         cmocka_unit_test_setup_teardown(wrong_options_are_refused, start, world_stop),
         cmocka_unit_test_setup_teardown(wrong_words_are_refused, start, world_stop),
     };

@@ -218,6 +218,69 @@ static void test_a_full_pool_keeps_all(void **state)
     tarn_store_free(s);
 }
 
+/* --- chains ------------------------------------------------------------------------------------- */
+
+static struct tarn_chain chain_from(const struct tarn_store *s, const char *key)
+{
+    return tarn_store_chain_from(s, &(struct tarn_key){key, strlen(key)});
+}
+
+/* A pool evicts by itself: what an object of another pool continues goes like any other. */
+static void test_chains_end_at_pools(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 0);
+    add_pool(s, "a", MIB, 0);
+    add_pool(s, "b", MIB, 0);
+    struct tarn_grant g;
+    struct tarn_reserve r = want("begin", 64 * KIB);
+    r.pool = 0;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    struct tarn_chain chain = chain_from(s, "begin");
+    assert_true(chain.any);
+    r = want("end", 64 * KIB);
+    r.pool = 1;
+    r.chain = &chain;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_true(chain.any && chain.pool == 1 && chain.slot == g.slot);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 64 * KIB);
+    assert_true(!has(s, "begin") && has(s, "end"));
+    assert_int_equal(tarn_store_evict(s, 1, UINT64_MAX), 64 * KIB);
+    tarn_store_free(s);
+}
+
+/* A put that found no room, or was aborted, leaves what it would have continued as it was. */
+static void test_a_failed_put_continues_nothing(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 128 * KIB, 0);
+    struct tarn_grant g;
+    put(s, "begin", 64 * KIB);
+    struct tarn_reserve r = want("pinned", 64 * KIB);
+    r.pin = true;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    struct tarn_chain chain = chain_from(s, "begin"), before = chain;
+    r = want("end", 64 * KIB);
+    r.chain = &chain;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_memory_equal(&chain, &before, sizeof(chain));
+    assert_true(has(s, "begin"));
+    assert_true(tarn_store_unpin(s, &(struct tarn_key){"pinned", 6}));
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0); /* in place of the other one */
+    assert_true(has(s, "begin") && !has(s, "pinned"));
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 0);
+    struct tarn_chain at = tarn_store_chain_at(s, 0, g.slot, g.gen);
+    assert_true(at.any && at.slot == g.slot);
+    assert_true(tarn_store_abort(s, SESSION, 0, g.slot, g.gen));
+    assert_false(tarn_store_chain_at(s, 0, g.slot, g.gen).any);
+    assert_false(chain_from(s, "end").any);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 64 * KIB);
+    assert_false(has(s, "begin"));
+    tarn_store_free(s);
+}
+
 /* --- threads ------------------------------------------------------------------------------------ */
 
 #define SHOWN 64
@@ -439,6 +502,8 @@ int main(void)
         cmocka_unit_test(test_slots_run_out),
         cmocka_unit_test(test_several_pools),
         cmocka_unit_test(test_a_full_pool_keeps_all),
+        cmocka_unit_test(test_chains_end_at_pools),
+        cmocka_unit_test(test_a_failed_put_continues_nothing),
         cmocka_unit_test(test_readers_against_eviction),
         cmocka_unit_test(test_victims_are_freed_together),
         cmocka_unit_test(test_refusal_holds_for_its_batch),
