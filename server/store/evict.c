@@ -289,7 +289,8 @@ void tarn_evict_continue(struct tarn_evict *e, uint32_t slot, struct tarn_evict_
 {
     struct entry *o = &e->entries[slot];
     /* Two that continue each other would stay for ever. */
-    if (holds(e, after) && !holds(e, o->after) && !comes_before(e, slot, after.slot))
+    bool circle = o->followers > 0 && comes_before(e, slot, after.slot);
+    if (holds(e, after) && !holds(e, o->after) && !circle)
         o->after = after;
     else
         tarn_evict_let_go(e, after, now);
