@@ -208,6 +208,7 @@ static void wrong_words_are_refused(void **state)
     } words[] = {{"", true},
                  {"+", true},
                  {"+nothing", true},
+                 {"@15/0/1", true},
                  {"@0/5/0000000000000001", true},
                  {"@0/4294967295/1", true},
                  {"x", false},
