@@ -118,11 +118,11 @@ class Marks(unittest.TestCase):
             c.put("0", block)
             self.assertEqual(c.put_many({"1": block}, chain="0"), [0])
             self.assertEqual(c.submit_put({"2": block}, chain="1").wait(5), [0])
-            with c.put_session({"3": len(block)}, chain="2") as session:
+            with c.put_session({"3": ("u8", (len(block),))}, chain="2") as session:
                 session.write("3", block)
             for i, left in enumerate("210"):
                 c.put(f"new{i}", block, chain=f"new{i - 1}" if i else True)
-                self.assertEqual(c.match_prefix("0123").pages, int(left) + 1)
+                self.assertEqual(c.match_prefix(list("0123")).pages, int(left) + 1)
 
     def test_pin_touch(self) -> None:
         """Of three objects in a full pool the pinned and the touched one stay."""
