@@ -39,6 +39,7 @@
 #include <tarn/tarn.h>
 
 #include "base/error.h"
+#include "base/option/option.h"
 #include "client/bench/bench_bare.h"
 
 /* --- statistics (bench_stats.c) ----------------------------------------------------------------- */
@@ -469,6 +470,12 @@ int bench_trace_open(struct bench_trace *t, const char *path);
 int bench_trace_next(struct bench_trace *t, bool *more);
 void bench_trace_close(struct bench_trace *t);
 
+/*
+ * A subcommand with options of its own: parses them into *config, shows help when *help is set by that, else
+ * calls run(). Returns the exit status: 2 when an option is wrong.
+ */
+int bench_program_main(const struct tarn_program *p, int argc, char **argv, void *config, const bool *help,
+                       int (*run)(const void *config));
 /* Runs `tarn-bench replay ...`, `tarn-bench policies ...`. Returns the exit status. */
 int bench_replay_main(int argc, char **argv);
 int bench_policies_main(int argc, char **argv);

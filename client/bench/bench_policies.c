@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/option/option.h"
-#include "base/option/option_print.h"
 #include "client/bench/bench.h"
 #include "server/store/evict.h"
 
@@ -512,8 +511,9 @@ static int run(struct work *w)
     return rc == 0 && w->c->json ? write_json(w) : rc;
 }
 
-static int policies_run(const struct config *c)
+static int policies_run(const void *config)
 {
+    const struct config *c = config;
     struct work w = {.c = c};
     struct block *b, *next;
     int rc = run(&w);
@@ -531,22 +531,7 @@ static int policies_run(const struct config *c)
 
 int bench_policies_main(int argc, char **argv)
 {
-    struct tarn_options_parsed parsed = {0};
-    struct tarn_buf help = {0};
     struct config c = {0};
-    int status = 2;
 
-    if (tarn_options_parse(&program, argc, argv, &c, &parsed) != 0) {
-        fprintf(stderr, "tarn-bench policies: %s\n", tarn_last_error());
-    } else if (c.help) {
-        tarn_options_help(&program, &help);
-        status = help.failed || fputs(help.data, stdout) < 0;
-    } else if (parsed.nargs) {
-        fprintf(stderr, "tarn-bench policies: what is \"%s\"? All is given by options\n", parsed.args[0]);
-    } else {
-        status = policies_run(&c);
-    }
-    tarn_buf_free(&help);
-    tarn_options_free(&program, &c, &parsed);
-    return status;
+    return bench_program_main(&program, argc, argv, &c, &c.help, policies_run);
 }

@@ -17,7 +17,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/option/option.h"
-#include "base/option/option_print.h"
 #include "base/text.h"
 
 #define CALL_MS 30000
@@ -413,8 +412,9 @@ static void replay_free(struct replay *r)
     free(r);
 }
 
-static int replay(const struct config *c)
+static int replay(const void *config)
 {
+    const struct config *c = config;
     struct replay *r = calloc(1, sizeof *r);
     int rc, status = 1;
 
@@ -439,22 +439,7 @@ static int replay(const struct config *c)
 
 int bench_replay_main(int argc, char **argv)
 {
-    struct tarn_options_parsed parsed = {0};
-    struct tarn_buf help = {0};
     struct config c = {0};
-    int status = 2;
 
-    if (tarn_options_parse(&program, argc, argv, &c, &parsed) != 0) {
-        fprintf(stderr, "tarn-bench replay: %s\n", tarn_last_error());
-    } else if (c.help) {
-        tarn_options_help(&program, &help);
-        status = help.failed || fputs(help.data, stdout) < 0;
-    } else if (parsed.nargs) {
-        fprintf(stderr, "tarn-bench replay: what is \"%s\"? All is given by options\n", parsed.args[0]);
-    } else {
-        status = replay(&c);
-    }
-    tarn_buf_free(&help);
-    tarn_options_free(&program, &c, &parsed);
-    return status;
+    return bench_program_main(&program, argc, argv, &c, &c.help, replay);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading of traces. bench.h says what a line is. */
+/* What the subcommands that play traces share: reading of traces, and of their options. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/option/option.h"
+#include "base/option/option_print.h"
 #include "client/bench/bench.h"
 
 int bench_trace_open(struct bench_trace *t, const char *path)
@@ -61,4 +63,26 @@ void bench_trace_close(struct bench_trace *t)
     if (t->file)
         fclose(t->file);
     free(t->ids);
+}
+
+int bench_program_main(const struct tarn_program *p, int argc, char **argv, void *config, const bool *help,
+                       int (*run)(const void *config))
+{
+    struct tarn_options_parsed parsed = {0};
+    struct tarn_buf text = {0};
+    int status = 2;
+
+    if (tarn_options_parse(p, argc, argv, config, &parsed) != 0) {
+        fprintf(stderr, "%s: %s\n", p->name, tarn_last_error());
+    } else if (*help) {
+        tarn_options_help(p, &text);
+        status = text.failed || fputs(text.data, stdout) < 0;
+    } else if (parsed.nargs) {
+        fprintf(stderr, "%s: what is \"%s\"? All is given by options\n", p->name, parsed.args[0]);
+    } else {
+        status = run(config);
+    }
+    tarn_buf_free(&text);
+    tarn_options_free(p, config, &parsed);
+    return status;
 }

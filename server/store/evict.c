@@ -60,11 +60,11 @@ struct tarn_evict {
     uint32_t swept;                       /* all cells were looked through for this tick */
     uint32_t sweep;                       /* the next to be looked at; CELLS: done */
     uint64_t puts, learned_puts;
-    uint64_t turn_puts;   /* puts when the present turnover began */
-    uint32_t turn_began;  /* its tick */
-    uint32_t turnover;    /* ticks that as many puts took as there are objects; 0: not known */
-    uint32_t *remembered; /* by key: its upper 24 bits and the uses of an evicted object. One that comes to
-                             the same place takes it over. */
+    uint64_t turnover_puts;  /* puts when the present turnover began */
+    uint32_t turnover_began; /* its tick */
+    uint32_t turnover;       /* ticks that as many puts took as there are objects; 0: not known */
+    uint32_t *remembered;    /* by key: its upper 24 bits and the uses of an evicted object. One that comes to
+                                the same place takes it over. */
     uint32_t remembered_mask;
 };
 
@@ -233,11 +233,11 @@ static void learn(struct tarn_evict *e, uint32_t now)
     if (!e->reuse || e->puts - e->learned_puts < every)
         return;
     e->learned_puts = e->puts;
-    uint32_t ticks = now - e->turn_began;
-    if (e->puts - e->turn_puts >= e->n) {
+    uint32_t ticks = now - e->turnover_began;
+    if (e->puts - e->turnover_puts >= e->n) {
         e->turnover = ticks;
-        e->turn_began = now;
-        e->turn_puts = e->puts;
+        e->turnover_began = now;
+        e->turnover_puts = e->puts;
     } else if (ticks > e->turnover) {
         e->turnover = ticks;
     }

@@ -11,12 +11,12 @@
 #include "base/error.h"
 
 #define SAMPLE_MAX 16384
-#define EVENTS_MAX 32768 /* then all counts are halved: what is old weighs less and less */
-#define REMEMBERED 8     /* turnovers after which an evicted key leaves the sample */
-#define PRIOR_USES 0.25  /* the hazard before anything is known: uses in the time of an age */
-#define PRIOR_FLAT 0.25  /* turnovers of age up to which that hazard is about the same */
-#define PRIOR_EVENTS 2   /* what it weighs */
-#define PRIOR_CLASS 4    /* events that a class's factor is taken as 1 for */
+#define EVENTS_MAX 32768    /* then all counts are halved: what is old weighs less and less */
+#define SAMPLED_TURNOVERS 8 /* turnovers after which an evicted key leaves the sample */
+#define PRIOR_USES 0.25     /* the hazard before anything is known: uses in the time of an age */
+#define PRIOR_FLAT 0.25     /* turnovers of age up to which that hazard is about the same */
+#define PRIOR_EVENTS 2      /* what it weighs */
+#define PRIOR_CLASS 4       /* events that a class's factor is taken as 1 for */
 #define NO_SLOT UINT32_MAX
 
 struct sampled {
@@ -276,7 +276,7 @@ void tarn_reuse_learn(struct tarn_reuse *r, uint32_t now, uint32_t turnover)
         if (ticks_between(k->used, when) > 0 && ticks_between(now, when) == 0)
             count_use(r, k, when);
         expose(r, k, now);
-        if (k->slot == NO_SLOT && turnover && ticks_between(k->used, now) / REMEMBERED > turnover)
+        if (k->slot == NO_SLOT && turnover && ticks_between(k->used, now) / SAMPLED_TURNOVERS > turnover)
             drop(r, k);
     }
     if (r->events > EVENTS_MAX)

@@ -111,20 +111,28 @@ static void a_put_does_not_evict_what_it_continues(void **state)
     harness_passed(w->h);
 }
 
-/* A put of several chunks is one chain: though only its middle is unused, its end goes. `odd`: some items are
- * there already. */
-static void long_chain(struct world *w, bool odd)
+static char names[LONG_CHAIN][8];
+static struct tarn_item items[LONG_CHAIN];
+
+/* Items "k0", "k1" and so on. */
+static void make_items(void)
 {
-    static char data[BYTES], names[LONG_CHAIN][8];
-    static struct tarn_item items[LONG_CHAIN];
-    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
-    struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_CHAIN};
+    static char data[BYTES];
+    static struct tarn_piece piece = {.addr = data, .bytes = BYTES};
     memset(data, 'c', sizeof data);
     for (int i = 0; i < LONG_CHAIN; i++) {
         snprintf(names[i], sizeof names[i], "k%d", i);
         items[i] = (struct tarn_item){
             .key = key_of(names[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
     }
+}
+
+/* A put of several chunks is one chain: though only its middle is unused, its end goes. `odd`: some items are
+ * there already. */
+static void long_chain(struct world *w, bool odd)
+{
+    struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_CHAIN};
+    make_items();
     for (int i = 60; odd && i < 70; i++)
         assert_int_equal(client_put(w->client, names[i], 'c', BYTES, NULL), 0);
     int rc = tarn_put(w->client, items, LONG_CHAIN, &o);
@@ -164,16 +172,8 @@ static void what_is_there_already_is_part_of_the_chain(void **state)
 static void the_end_of_too_long_a_chain_is_refused(void **state)
 {
     struct world *w = *state;
-    static char data[BYTES], names[LONG_CHAIN][8];
-    static struct tarn_item items[LONG_CHAIN];
-    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
     struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_CHAIN};
-    memset(data, 'c', sizeof data);
-    for (int i = 0; i < LONG_CHAIN; i++) {
-        snprintf(names[i], sizeof names[i], "k%d", i);
-        items[i] = (struct tarn_item){
-            .key = key_of(names[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
-    }
+    make_items();
     assert_int_equal(client_put(w->client, "other", 'c', BYTES, NULL), 0);
     assert_int_equal(tarn_put(w->client, items, LONG_CHAIN, &o), TARN_E_FULL);
     for (int i = 0; i < LONG_CHAIN; i++) {
