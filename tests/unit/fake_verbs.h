@@ -632,16 +632,25 @@ static enum ibv_wc_status fake_deliver(struct fake_qp *peer, const struct ibv_se
     return IBV_WC_SUCCESS;
 }
 
-/* Eight bytes at once are read as devices and processors see each other's: in one piece, and in order. */
+static bool fake_word(const char *to, const char *from, size_t bytes, size_t word)
+{
+    return bytes == word && !(((uintptr_t)to | (uintptr_t)from) % word);
+}
+
+/* Aligned words of four and of eight bytes travel as devices and processors see each other's: in one piece,
+ * and in order. */
 static void fake_copy(char *to, const char *from, size_t bytes)
 {
-    uint64_t word;
-    if (bytes != sizeof word || (uintptr_t)from % sizeof word) {
+    if (fake_word(to, from, bytes, sizeof(uint32_t)))
+        __atomic_store_n((uint32_t *)(void *)to,
+                         __atomic_load_n((const uint32_t *)(const void *)from, __ATOMIC_ACQUIRE),
+                         __ATOMIC_RELEASE);
+    else if (fake_word(to, from, bytes, sizeof(uint64_t)))
+        __atomic_store_n((uint64_t *)(void *)to,
+                         __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE),
+                         __ATOMIC_RELEASE);
+    else
         memcpy(to, from, bytes);
-        return;
-    }
-    word = __atomic_load_n((const uint64_t *)(const void *)from, __ATOMIC_ACQUIRE);
-    memcpy(to, &word, sizeof word);
 }
 
 static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_send_wr *wr)
