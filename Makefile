@@ -314,6 +314,12 @@ check-late: all tests $(py_if_possible) $(B)/tests/late.so
 	@export LATE_SEED=$${LATE_SEED:-$$(date +%s)}; echo "LATE_SEED=$$LATE_SEED"; \
 	TARN_BUILD=$(B) PYTHON=$(PYTHON) LD_PRELOAD=$(abspath $(B)/tests/late.so) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) %test_tcpx_speed %test_hits %bench.sh %bench_peer.sh %bench_put.sh,$(filter $(B)/tests/test_%,$(tests)) $(scripts))
 
+# What uses the directory, with servers of other versions than the installed one (tests/other-redis.sh).
+.PHONY: check-redis
+redis_tests := $(filter $(B)/tests/test_directory% $(B)/tests/test_displaced% %/test_liveness %/test_lookups %/test_private_redis %/test_redis_away %/test_node %/test_node_start %/test_client %/test_small_puts,$(tests)) tests/integration/test_redis_socket.sh tests/integration/test_inspect.sh
+check-redis: all tests
+	@TARN_BUILD=$(B) JOBS=$(JOBS) SERVERS="$(SERVERS)" sh tests/other-redis.sh build-redis $(redis_tests)
+
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
@@ -468,6 +474,7 @@ help:
 	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style check-model; JOBS=1 tests at a time; TEST_SECONDS=FILE: how long each took'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
 	@echo '     check-late: check-tests whose threads are late at random; LATE_SEED='
+	@echo '     check-redis: what uses the directory, with other servers; SERVERS="redis-6.0 redis-8.0 valkey-8.1"'
 	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make test        T=test_store ONLY=put: one program or script; ONLY: of a program the tests with that in their names'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'

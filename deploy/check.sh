@@ -38,6 +38,7 @@ finish
 begin "Random faults, checked histories" make soak SECONDS="${SOAK_SECONDS:-30}" TRANSPORT=shm COPIES=2
 begin "Random faults, over the stand-in" make soak B=build-standin CUDA=standin SECONDS="${SOAK_SECONDS:-30}" \
     TRANSPORT=cuda_ipc COPIES=2
+begin "Directory in other servers" make check-redis JOBS=2 SERVERS="redis-6.0 valkey-8.1"
 step "GPU pools, over a stand-in" make check-standin
 step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugin" \
     make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so

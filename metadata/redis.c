@@ -67,6 +67,7 @@ static const struct {
     {"WRONGPASS", TARN_E_AUTH, "correct user and password in the Redis URI"},
     {"NOAUTH", TARN_E_AUTH, "put user and password into the Redis URI (redis://user:password@host)"},
     {"NOPERM", TARN_E_AUTH, "grant the user what metadata/KEYS.md lists (ACL SETUSER)"},
+    {"ACL failure in script", TARN_E_AUTH, "grant the user what metadata/KEYS.md lists (ACL SETUSER)"},
     {"can't run this command", TARN_E_AUTH, "grant the user what metadata/KEYS.md lists (ACL SETUSER)"},
     {"UNSUPPORTED unknown command", TARN_E_DIRECTORY,
      "this is a storage node, not Redis: give the redis= of its ready line"},
@@ -97,7 +98,7 @@ int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply)
             return tarn_fail(refusals[i].code, "redis at %s refuses: %.200s: %s", d->uri.address, reply->str,
                              refusals[i].remedy);
     return tarn_fail(TARN_E_DIRECTORY,
-                     "redis at %s refuses: %.200s: see its log and version (7.0 or newer is tested)",
+                     "redis at %s refuses: %.200s: see its log and version (6.0 or newer is tested)",
                      d->uri.address, reply->str);
 }
 

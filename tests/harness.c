@@ -529,6 +529,17 @@ static bool answers(const char *address)
     return true;
 }
 
+void harness_needs_redis_7(const char *address, const char *reason)
+{
+    redisReply *info = harness_call(address, "INFO", "server", NULL);
+    const char *at = strstr(info->str, "redis_version:");
+    assert_non_null(at);
+    int major = atoi(at + strlen("redis_version:"));
+    freeReplyObject(info);
+    if (major < 7)
+        harness_skip("redis-7", reason);
+}
+
 /* Starts the process and waits until it answers on its Unix socket. (On its TCP port another process might
  * answer.) False: it ended at once, because the port was taken. */
 static bool redis_spawn(struct harness_redis *r)

@@ -148,6 +148,8 @@ struct harness_process *harness_node_spawn(struct harness *h, const char *id, co
  */
 redisReply *harness_call(const char *address, ...) __attribute__((sentinel));
 redisReply *harness_redis_call(const struct harness_redis *r, ...) __attribute__((sentinel));
+/* Skips the running test ("redis-7") if that Redis, which needs no password, is older than 7. */
+void harness_needs_redis_7(const char *address, const char *reason);
 /* harness_connect() opens a lasting connection; free it with tarn_resp_free(). harness_command() sends one
  * command on it, like harness_call(). */
 struct tarn_resp *harness_connect(const char *address);

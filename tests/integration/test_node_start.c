@@ -261,6 +261,17 @@ static void wrong_redis_password_is_named(void **state)
     harness_passed(w->h);
 }
 
+static void redis_that_runs_no_scripts_is_named(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_redis *bare = harness_redis_start(w->h, NULL);
+    freeReplyObject(harness_redis_call(bare, "ACL", "SETUSER", "default", "-@scripting", NULL));
+    struct harness_process *p =
+        harness_node_spawn(w->h, "n6", NULL, "--redis", bare->url, "--pool", "p:bytes=1M", NULL);
+    refuses(w, p, 1, "grant the user what metadata/KEYS.md lists");
+    harness_passed(w->h);
+}
+
 static void wrong_settings_are_refused(void **state)
 {
     static const struct {
@@ -413,6 +424,7 @@ int main(void)
         WITH_NODE(taken_port_is_named),
         WITH_REDIS(absent_redis_is_named),
         WITH_REDIS(wrong_redis_password_is_named),
+        WITH_REDIS(redis_that_runs_no_scripts_is_named),
         WITH_REDIS(wrong_settings_are_refused),
         WITH_REDIS(the_flag_decides_which_plugin_is_loaded),
         WITH_REDIS(an_unusable_transport_is_refused_at_the_start),

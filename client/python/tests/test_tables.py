@@ -570,16 +570,17 @@ class OnGpu(Cases):
             return run
 
         def took_us(graph: Any) -> float:
-            took = []
-            for _ in range(20):
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                begin.record()
-                for _ in range(10):
-                    graph.replay()
-                end.record()
-                end.synchronize()
-                took.append(begin.elapsed_time(end) * 100)
-            return min(took)  # others may use the GPU, too
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            for _ in range(10):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end) * 100)
+
+        def fastest_us(*graphs: Any) -> list[float]:
+            """In turn, for others may use the GPU, too."""
+            return [min(took) for took in zip(*([took_us(g) for g in graphs] for _ in range(100)))]
 
         def gather() -> None:
             table.gather(rows, out, status=status)
@@ -588,10 +589,11 @@ class OnGpu(Cases):
             torch.mm(a, b, out=product)
 
         nothing = times(multiply, 0)
-        one = took_us(self.beside(times(gather, gathers), nothing))
-        products = max(1, round(one / took_us(self.beside(nothing, times(multiply, 100))) * 100))
-        other = took_us(self.beside(nothing, times(multiply, products)))
-        both = took_us(self.beside(times(gather, gathers), times(multiply, products)))
+        gathering = self.beside(times(gather, gathers), nothing)
+        one, hundred = fastest_us(gathering, self.beside(nothing, times(multiply, 100)))
+        products = max(1, round(one / hundred * 100))
+        one, other, both = fastest_us(gathering, self.beside(nothing, times(multiply, products)),
+                                      self.beside(times(gather, gathers), times(multiply, products)))
         print(f"{gathers} gathers of {n} rows {one:.0f} us, {products} products {other:.0f} us, both {both:.0f} us: "
               f"{both / (one + other):.2f} of the sum")
         self.assertEqual(self.codes(status, n), [0] * n)
