@@ -316,7 +316,7 @@ check-late: all tests $(py_if_possible) $(B)/tests/late.so
 
 # What uses the directory, with servers of other versions than the installed one (tests/other-redis.sh).
 .PHONY: check-redis
-redis_tests := $(filter $(B)/tests/test_directory% $(B)/tests/test_displaced% %/test_liveness %/test_lookups %/test_private_redis %/test_redis_away %/test_node %/test_node_start %/test_client %/test_small_puts,$(tests)) tests/integration/test_redis_socket.sh tests/integration/test_inspect.sh
+redis_tests := $(filter $(B)/tests/test_directory% $(B)/tests/test_displaced% %/test_events %/test_liveness %/test_lookups %/test_private_redis %/test_redis_away %/test_node %/test_node_start %/test_client %/test_small_puts,$(tests)) tests/integration/test_redis_socket.sh tests/integration/test_inspect.sh
 check-redis: all tests
 	@TARN_BUILD=$(B) JOBS=$(JOBS) SERVERS="$(SERVERS)" sh tests/other-redis.sh build-redis $(redis_tests)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of objects: look-up, publish, withdraw, remove. A call is one pipeline. Publishes share commands;
- * all others are one command a key. */
+/* Records of objects: look-up, publish, withdraw, remove. A call is one pipeline. Publishes and
+ * withdrawals share commands; all others are one command a key. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,13 +125,6 @@ static const char *mode_name(enum tarn_publish_mode mode)
     return names[mode];
 }
 
-static void format_event(const char *why, const char *escaped, const struct tarn_location *l, uint64_t bytes,
-                         char out[TARN_EVENT_TEXT])
-{
-    snprintf(out, TARN_EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool,
-             (unsigned long long)bytes);
-}
-
 static uint64_t expiry_ms(const struct tarn_record *r)
 {
     if (!r->ttl_ms)
@@ -154,22 +147,33 @@ size_t tarn_publish_together(const struct tarn_publish *p, size_t n)
 {
     size_t i = 1;
 
-    while (i < n && i < TARN_PUBLISH_TOGETHER && together(p, &p[i]))
+    while (i < n && i < TARN_TOGETHER && together(p, &p[i]))
         i++;
     return i;
 }
 
-static void add_stored(struct tarn_buf *events, const char *escaped, const struct tarn_record *r)
+static void add_event(struct tarn_buf *events, const char *why, const char *escaped,
+                      const struct tarn_location *l, uint64_t bytes)
 {
     char rest[TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 32];
-    char *pool = stpcpy(stpcpy(stpcpy(rest, " "), r->locations[0].node), " ");
-    char *end = tarn_u64_format(r->tensor.bytes, stpcpy(stpcpy(pool, r->locations[0].pool), " "));
+    char *pool = stpcpy(stpcpy(stpcpy(rest, " "), l->node), " ");
+    char *end = tarn_u64_format(bytes, stpcpy(stpcpy(pool, l->pool), " "));
 
     if (events->bytes)
         tarn_buf_add(events, "\n", 1);
-    tarn_buf_add(events, "stored ", 7);
+    tarn_buf_add(events, why, strlen(why));
+    tarn_buf_add(events, " ", 1);
     tarn_buf_add(events, escaped, strlen(escaped));
     tarn_buf_add(events, rest, (size_t)(end - rest));
+}
+
+/* Ends a command: sends it, or fails if there was no memory for its n events. */
+static int end_command(struct tarn_command *c, struct tarn_buf *events, size_t n, struct tarn_resp *r)
+{
+    int rc = events->failed ? tarn_fail(TARN_E_NO_MEMORY, "directory: events of %zu objects", n)
+                            : tarn_resp_append_command(r, c);
+    tarn_buf_free(events);
+    return rc;
 }
 
 /* What the objects may have in common; NULL: they do not. */
@@ -256,7 +260,8 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
         tarn_object_key(d, &p[i].key, key);
         tarn_command_str(c, key);
         if (!restores)
-            add_stored(&events, key + strlen(d->prefix) + 2, &p[i].record);
+            add_event(&events, "stored", key + strlen(d->prefix) + 2, &p[i].record.locations[0],
+                      p[i].record.tensor.bytes);
     }
     tarn_command_str(c, d->channel);
     tarn_command_add(c, events.data ? events.data : "", events.bytes);
@@ -267,10 +272,7 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     }
     if (restores)
         tarn_command_u64(c, until_ms);
-    int rc = events.failed ? tarn_fail(TARN_E_NO_MEMORY, "directory: events of %zu objects", n)
-                           : tarn_resp_append_command(r, c);
-    tarn_buf_free(&events);
-    return rc;
+    return end_command(c, &events, n, r);
 }
 
 static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
@@ -438,42 +440,76 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
 struct withdraw {
     struct tarn_directory *d;
     struct tarn_withdraw *items;
+    size_t *first; /* of each command's items; behind the last: how many items */
     bool sweep;
     int refusal;
 };
 
-static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+/* How many of the n withdrawals share a command with the first one. */
+static size_t withdraw_together(const struct tarn_withdraw *w, size_t n)
 {
-    const struct withdraw *s = arg;
-    const struct tarn_withdraw *w = &s->items[i];
-    char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "";
-    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+    size_t i = 1;
 
-    tarn_object_key(s->d, &w->key, key);
-    if (w->why)
-        format_event(w->why, key + strlen(s->d->prefix) + 2, &w->location, w->bytes, event);
-    tarn_location_field(&w->location, field);
-    tarn_location_value(&w->location, value);
-    struct tarn_command *c =
-        tarn_resp_command(r, "EVALSHA", sha, "1", key, field, value, s->d->channel, event, NULL);
-    if (s->sweep)
-        tarn_command_u64(c, w->until_ms);
-    return tarn_resp_append_command(r, c);
+    while (i < n && i < TARN_TOGETHER && !w[i].why == !w->why && w[i].until_ms == w->until_ms &&
+           strcmp(w[i].location.pool, w->location.pool) == 0 &&
+           strcmp(w[i].location.node, w->location.node) == 0)
+        i++;
+    return i;
 }
 
-static int take_withdrawn(void *arg, size_t i, const redisReply *reply)
+static int append_withdraw(void *arg, size_t at, const char *sha, struct tarn_resp *r)
+{
+    const struct withdraw *s = arg;
+    const struct tarn_withdraw *w = &s->items[s->first[at]];
+    size_t n = s->first[at + 1] - s->first[at];
+    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, NULL);
+    struct tarn_buf events = {0};
+    char key[TARN_OBJECT_KEY_TEXT], field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+
+    tarn_command_u64(c, n);
+    for (size_t i = 0; i < n; i++) {
+        tarn_object_key(s->d, &w[i].key, key);
+        tarn_command_str(c, key);
+        if (w[i].why)
+            add_event(&events, w[i].why, key + strlen(s->d->prefix) + 2, &w[i].location, w[i].bytes);
+    }
+    tarn_location_field(&w->location, field);
+    tarn_command_str(c, s->d->channel);
+    tarn_command_add(c, events.data ? events.data : "", events.bytes);
+    tarn_command_str(c, field);
+    for (size_t i = 0; i < n; i++) {
+        tarn_location_value(&w[i].location, value);
+        tarn_command_str(c, value);
+    }
+    if (s->sweep)
+        tarn_command_u64(c, w->until_ms);
+    return end_command(c, &events, n, r);
+}
+
+static int take_withdrawn(void *arg, size_t at, const redisReply *reply)
 {
     struct withdraw *s = arg;
-    if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "WRONGTYPE"))
-        s->refusal = tarn_redis_check(s->d, reply);
-    s->items[i].removed = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+    size_t n = s->first[at + 1] - s->first[at];
+    int rc = tarn_redis_check_array(s->d, reply);
+
+    if (!rc && reply->elements != n)
+        rc = tarn_fail(TARN_E_DIRECTORY, "redis at %s: %zu answers for %zu objects: is this a proxy?",
+                       s->d->uri.address, reply->elements, n);
+    if (rc)
+        s->refusal = rc;
+    for (size_t i = 0; !rc && i < n; i++) {
+        const redisReply *answer = reply->element[i];
+        if (answer->type == REDIS_REPLY_ERROR && !strstr(answer->str, "WRONGTYPE"))
+            s->refusal = tarn_redis_check(s->d, answer);
+        s->items[s->first[at] + i].removed = answer->type == REDIS_REPLY_INTEGER && answer->integer == 1;
+    }
     return 0;
 }
 
 static int withdraw_all(struct withdraw *s, enum tarn_script script, size_t n, uint64_t deadline_ns)
 {
     struct tarn_withdraw *items = s->items;
-    struct tarn_script_pipeline p = {script, n, append_withdraw, take_withdrawn, s};
+    struct tarn_script_pipeline p = {script, 0, append_withdraw, take_withdrawn, s};
     for (size_t i = 0; i < n; i++) {
         items[i].removed = false;
         if (check_key(&items[i].key, i))
@@ -481,7 +517,13 @@ static int withdraw_all(struct withdraw *s, enum tarn_script script, size_t n, u
     }
     if (!n)
         return 0;
+    s->first = calloc(n + 1, sizeof *s->first);
+    if (!s->first)
+        return tarn_fail(TARN_E_NO_MEMORY, "directory: %zu objects to withdraw", n);
+    for (size_t i = 0; i < n; i = s->first[++p.n])
+        s->first[p.n + 1] = i + withdraw_together(&items[i], n - i);
     int rc = tarn_script_run(s->d, deadline_ns, &p);
+    free(s->first);
     return rc ? rc : s->refusal;
 }
 

@@ -156,8 +156,8 @@ bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha
 /* --- objects.c ---------------------------------------------------------------------------------- */
 
 int tarn_publish_check(const struct tarn_publish *p, size_t i);
-/* Redis serves nobody else during a command: some 4 us for each publish in it. */
-#define TARN_PUBLISH_TOGETHER 64
+/* Redis serves nobody else during a command: some 4 us for each publish or withdrawal in it. */
+#define TARN_TOGETHER 64
 /* How many of the n publishes share a command with the first one: those behind it that go to the same pool in
  * the same mode and live as long. */
 size_t tarn_publish_together(const struct tarn_publish *p, size_t n);

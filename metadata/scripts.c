@@ -2,10 +2,10 @@
 /*
  * The Lua scripts that change records, and how they are run.
  *
- * `publish` and `restore` take several objects, each for itself; `forget` and the directory's hash look at a
- * second key; all others touch one key, KEYS[1]. Each compares before it writes, and changes nothing if its
- * work is done: running twice is harmless. Running late is not:
- * a publish that runs after its node gave up takes effect. redis.h says how that is prevented.
+ * `publish`, `restore`, `withdraw` and `sweep` take several objects, each for itself; `forget` and the
+ * directory's hash look at a second key; all others touch one key, KEYS[1]. Each compares before it writes,
+ * and changes nothing if its work is done: running twice is harmless. Running late is not: a publish that
+ * runs after its node gave up takes effect. redis.h says how that is prevented.
  *
  * They are run by EVALSHA, with a digest from SCRIPT LOAD, once a directory. If Redis has forgotten a script
  * since (restart, failover, SCRIPT FLUSH), it answers NOSCRIPT: the script is loaded again, and the commands
@@ -29,6 +29,18 @@
     "    local offset, rest = place:match('^(%d+):(%d+:%x+)$')\n" \
     "    return rest and '-' .. name:sub(2) .. ':' .. rest, offset\n" \
     "end\n"
+
+/* Announces the events of the objects i with which_[i]; there are count_. */
+#define TELL(which_, count_) \
+    "if " count_ " < #KEYS then\n" \
+    "    local i, told = 0, {}\n" \
+    "    for line in events:gmatch('[^\\n]+') do\n" \
+    "        i = i + 1\n" \
+    "        if " which_ "[i] then told[#told + 1] = line end\n" \
+    "    end\n" \
+    "    events = table.concat(told, '\\n')\n" \
+    "end\n" \
+    "if events ~= '' then redis.pcall('PUBLISH', channel, events) end\n"
 
 /*
  * publish: KEYS objects; ARGV: 1 channel, 2 the objects' events, a line each, or '', 3 mode, 4 version to be
@@ -145,57 +157,58 @@ static const char publish[] = DISPLACED_NAME
     "    at = at + 1\n"
     "    answers[i] = answer\n"
     "    if new then is_new[i], nnew = true, nnew + 1 end\n"
-    "end\n"
-    "if nnew < #KEYS then\n"
-    "    local i, told = 0, {}\n"
-    "    for line in events:gmatch('[^\\n]+') do\n"
-    "        i = i + 1\n"
-    "        if is_new[i] then told[#told + 1] = line end\n"
-    "    end\n"
-    "    events = table.concat(told, '\\n')\n"
-    "end\n"
-    "if events ~= '' then redis.pcall('PUBLISH', channel, events) end\n"
-    "return answers\n";
+    "end\n" TELL("is_new", "nnew") "return answers\n";
 
 /*
- * restore: as publish, with a deadline (Redis's time in ms) as its last argument. After that it answers {3}
- * for each object: the node may have been given up, and a newer version stored.
+ * before: begins `restore`, which goes on as publish, and `sweep`, which goes on as withdraw. Their last
+ * argument is a deadline (Redis's time in ms). After that they answer {3} for each object. restore: the node
+ * may have been given up, and a newer version stored. sweep: the node that looked dead may be back and have
+ * found its location in the record.
  */
-static const char restore[] = "local t, late = redis.call('TIME'), {}\n"
-                              "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then\n"
-                              "    for i = 1, #KEYS do late[i] = {3} end\n"
-                              "    return late\n"
-                              "end\n";
+static const char before[] = "local t, late = redis.call('TIME'), {}\n"
+                             "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then\n"
+                             "    for i = 1, #KEYS do late[i] = {3} end\n"
+                             "    return late\n"
+                             "end\n";
 
 /*
- * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.
- * It removes the copy as a location or as a displaced copy. If only displaced copies are left, they stay for
- * a while, and there is no object.
+ * withdraw: KEYS objects; ARGV: 1 channel, 2 the objects' events, a line each, or '', 3 location field, then
+ * its value for each object. Answers a list of 1, 0 or Redis's own error. It removes the copy as a location
+ * or as a displaced copy. If only displaced copies are left, they stay for a while, and there is no object.
+ * Events of locations are one message.
  */
 static const char withdraw[] =
-    DISPLACED_NAME "local field, value, channel, event = unpack(ARGV)\n"
-                   "local gone = field\n"
-                   "if redis.call('HGET', KEYS[1], field) ~= value then\n"
-                   "    gone, event = as_displaced(field, value), ''\n"
-                   "    if not gone or not redis.call('HGET', KEYS[1], gone) then return 0 end\n"
+    DISPLACED_NAME "local channel, events, field = unpack(ARGV, 1, 3)\n"
+                   "local function remove(key, value)\n"
+                   "    local gone, place = field, redis.call('HGET', key, field) == value\n"
+                   "    if not place then\n"
+                   "        gone = as_displaced(field, value)\n"
+                   "        if not gone or not redis.call('HGET', key, gone) then return 0 end\n"
+                   "    end\n"
+                   "    local places, named, rest = 0, 0, {}\n"
+                   "    for _, name in ipairs(redis.call('HKEYS', key)) do\n"
+                   "        local kind = name:sub(1, 1)\n"
+                   "        if name == gone or kind ~= '-' then rest[#rest + 1] = name end\n"
+                   "        if name ~= gone and kind == '@' then places = places + 1 end\n"
+                   "        if name ~= gone and kind == '-' then named = named + 1 end\n"
+                   "    end\n"
+                   "    if places > 0 then\n"
+                   "        redis.call('HDEL', key, gone)\n"
+                   "    elseif named > 0 then\n"
+                   "        redis.call('HDEL', key, unpack(rest))\n"
+                   "        redis.call('PEXPIRE', key, " EXPIRY ")\n"
+                   "    else\n"
+                   "        redis.call('DEL', key)\n"
+                   "    end\n"
+                   "    return 1, place\n"
                    "end\n"
-                   "local places, named, rest = 0, 0, {}\n"
-                   "for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do\n"
-                   "    local kind = name:sub(1, 1)\n"
-                   "    if name == gone or kind ~= '-' then rest[#rest + 1] = name end\n"
-                   "    if name ~= gone and kind == '@' then places = places + 1 end\n"
-                   "    if name ~= gone and kind == '-' then named = named + 1 end\n"
-                   "end\n"
-                   "if places > 0 then\n"
-                   "    redis.call('HDEL', KEYS[1], gone)\n"
-                   "elseif named > 0 then\n"
-                   "    redis.call('HDEL', KEYS[1], unpack(rest))\n"
-                   "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
-                   "else\n"
-                   "    redis.call('DEL', KEYS[1])\n"
-                   "end\n"
-                   "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
-                   "return 1\n";
+                   "local answers, went, nwent = {}, {}, 0\n"
+                   "for i, key in ipairs(KEYS) do\n"
+                   "    local ran, answer, place = pcall(remove, key, ARGV[3 + i])\n"
+                   "    if not ran and type(answer) ~= 'table' then answer = {err = tostring(answer)} end\n"
+                   "    answers[i] = answer\n"
+                   "    if ran and place then went[i], nwent = true, nwent + 1 end\n"
+                   "end\n" TELL("went", "nwent") "return answers\n";
 
 /*
  * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4
@@ -257,13 +270,6 @@ static const char refresh[] =
 static const char drop[] = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end\n"
                            "return redis.call('DEL', KEYS[1])\n";
 
-/*
- * sweep: as withdraw, with a deadline (Redis's time in ms) as its last argument. After that it answers 0: the
- * node that looked dead may be back and have found its location in the record.
- */
-static const char sweep[] = "local t = redis.call('TIME')\n"
-                            "if t[1] * 1000 + t[2] / 1000 >= tonumber(ARGV[5]) then return 0 end\n";
-
 /* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when it took the id out. The id of a node
  * that is back stays. */
 static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n"
@@ -278,10 +284,10 @@ static const char name[] = "local there = redis.call('GET', KEYS[1])\n"
                            "return 1\n";
 
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
-    [TARN_SCRIPT_PUBLISH] = publish,   [TARN_SCRIPT_RESTORE] = restore,
+    [TARN_SCRIPT_PUBLISH] = publish,   [TARN_SCRIPT_RESTORE] = publish,
     [TARN_SCRIPT_WITHDRAW] = withdraw, [TARN_SCRIPT_REMOVE] = remove_all,
     [TARN_SCRIPT_REFRESH] = refresh,   [TARN_SCRIPT_STATE] = tarn_state_script,
-    [TARN_SCRIPT_DROP] = drop,         [TARN_SCRIPT_SWEEP] = sweep,
+    [TARN_SCRIPT_DROP] = drop,         [TARN_SCRIPT_SWEEP] = withdraw,
     [TARN_SCRIPT_FORGET] = forget,     [TARN_SCRIPT_NAME] = name,
 };
 
@@ -319,11 +325,11 @@ static int take_sha(void *arg, size_t i, const redisReply *reply)
 static int load(struct tarn_directory *d, uint64_t deadline_ns, enum tarn_script script,
                 char sha[TARN_SHA_TEXT])
 {
-    char text[sizeof restore + sizeof publish];
+    char text[sizeof before + sizeof publish];
     struct load l = {d, scripts[script], sha};
     struct tarn_pipeline p = {.n = 1, .append = append_load, .reply = take_sha, .arg = &l};
     if (script == TARN_SCRIPT_SWEEP || script == TARN_SCRIPT_RESTORE) {
-        snprintf(text, sizeof text, "%s%s", l.text, script == TARN_SCRIPT_SWEEP ? withdraw : publish);
+        snprintf(text, sizeof text, "%s%s", before, l.text);
         l.text = text;
     }
     int rc = tarn_redis_run(d, deadline_ns, &p);

@@ -627,101 +627,6 @@ static void names_are_checked(void **state)
     assert_null(d);
 }
 
-/* --- events ------------------------------------------------------------------------------------- */
-
-struct listener {
-    struct tarn_directory *d;
-    char lines[8][128];
-    size_t n, until;
-    int rc;
-};
-
-static int hear(void *arg, const char *what, const struct tarn_key *key, const char *node_id,
-                const char *pool, uint64_t bytes)
-{
-    struct listener *l = arg;
-    snprintf(l->lines[l->n++], sizeof l->lines[0], "%s [%.*s] %s %s %llu", what, (int)key->bytes,
-             (const char *)key->data, node_id, pool, (unsigned long long)bytes);
-    return l->n == l->until ? 42 : 0;
-}
-
-static void *listen_until(void *arg)
-{
-    struct listener *l = arg;
-    l->rc = tarn_directory_events(l->d, soon(), NULL, hear, l);
-    return NULL;
-}
-
-static bool subscribed(const struct fixture *f)
-{
-    redisReply *r = harness_call(f->address, "PUBSUB", "NUMSUB", "tarn:" NS ":events", NULL);
-    bool yes = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->integer == 1;
-    freeReplyObject(r);
-    return yes;
-}
-
-static void events_report_each_change(void **state)
-{
-    struct fixture *f = *state;
-    struct listener l = {.d = f->d, .until = 3};
-    struct tarn_withdraw w[] = {
-        {.key = key_of("a b"), .location = location("node0", 4096, 2), .bytes = 64, .why = "evicted"},
-        {.key = key_of("a b"), .location = location("node0", 4096, 2), .bytes = 64, .why = "removed"},
-        {.key = key_of("quiet"), .location = location("node0", 8192, 2), .bytes = 64},
-    };
-    pthread_t t;
-    assert_int_equal(pthread_create(&t, NULL, listen_until, &l), 0);
-    HARNESS_UNTIL(subscribed(f), PATIENCE_MS);
-    command(f, "PUBLISH", "tarn:" NS ":events", "no event");
-    command(f, "PUBLISH", "tarn:" NS ":events", "stored %zz n p 1");
-    command(f, "PUBLISH", "tarn:" NS ":events", "\033[31mred k n p 1");
-    assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
-    assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* no change */
-    assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 9, "node0", 2), TARN_E_EXISTS);
-    assert_int_equal(put(f->d, "quiet", TARN_PUBLISH_RESTORE, 2, "node0", 2), 0);
-    assert_int_equal(tarn_directory_withdraw(f->d, w, COUNT(w), soon()), 0);
-    assert_int_equal(put(f->d, "last", TARN_PUBLISH_REPLACE, 3, "node1", 4), 0);
-    assert_int_equal(pthread_join(t, NULL), 0);
-    assert_int_equal(l.rc, 42);
-    assert_string_equal(l.lines[0], "stored [a b] node0 cpu0 64");
-    assert_string_equal(l.lines[1], "evicted [a b] node0 cpu0 64");
-    assert_string_equal(l.lines[2], "stored [last] node1 cpu0 64");
-}
-
-/* One that is refused, and one that changes nothing, are not announced. */
-static void events_of_a_batch_are_told_in_order(void **state)
-{
-    struct fixture *f = *state;
-    struct listener l = {.d = f->d, .until = 4};
-    struct tarn_publish p[] = {
-        copy_of("a", TARN_PUBLISH_ABSENT, 1, "node0", 2),
-        copy_of("text", TARN_PUBLISH_ABSENT, 1, "node0", 2),
-        copy_of("there", TARN_PUBLISH_ABSENT, 1, "node0", 2),
-        copy_of("there", TARN_PUBLISH_REPLACE, 2, "node1", 4),
-        copy_of("a", TARN_PUBLISH_ABSENT, 1, "node0", 2),
-        copy_of("100%", TARN_PUBLISH_REPLACE, 1, "node0", 2),
-    };
-    pthread_t t;
-    command(f, "SET", "tarn:" NS ":o:text", "x");
-    assert_int_equal(pthread_create(&t, NULL, listen_until, &l), 0);
-    HARNESS_UNTIL(subscribed(f), PATIENCE_MS);
-    assert_int_equal(tarn_directory_publish(f->d, p, COUNT(p), soon()), 0);
-    assert_int_equal(pthread_join(t, NULL), 0);
-    assert_int_equal(l.rc, 42);
-    assert_string_equal(l.lines[0], "stored [a] node0 cpu0 64");
-    assert_string_equal(l.lines[1], "stored [there] node0 cpu0 64");
-    assert_string_equal(l.lines[2], "stored [there] node1 cpu0 64");
-    assert_string_equal(l.lines[3], "stored [100%] node0 cpu0 64");
-}
-
-static void events_end_at_the_deadline(void **state)
-{
-    struct fixture *f = *state;
-    struct listener l = {.until = 1};
-    assert_int_equal(tarn_directory_events(f->d, tarn_deadline(50), NULL, hear, &l), 0);
-    assert_int_equal(l.n, 0);
-}
-
 /* --- threads ------------------------------------------------------------------------------------ */
 
 struct worker {
@@ -840,9 +745,6 @@ int main(void)
         TEST(dead_nodes_are_forgotten),
         TEST(damaged_nodes_hide_no_others),
         TEST(names_are_checked),
-        TEST(events_report_each_change),
-        TEST(events_of_a_batch_are_told_in_order),
-        TEST(events_end_at_the_deadline),
         TEST(many_threads),
         TEST(a_record_takes_at_most_256_bytes),
     };
