@@ -316,22 +316,26 @@ static void a_returned_node_is_still_known(void **state)
     redis_relay_end(relay);
 }
 
-/* The node may have returned by then and found its location in the record. */
+/* The node may have returned by then and found its location in the record. Each withdrawal has its own limit.
+ */
 static void a_late_sweep_removes_nothing(void **state)
 {
     struct fixture *f = *state;
     struct tarn_directory_state s;
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "dead", 2), 0);
-    struct tarn_withdraw w = {.key = key_of("k"), .location = look(f->d, "k").record.locations[0]};
+    assert_int_equal(put(f->d, "late", TARN_PUBLISH_ABSENT, 1, "dead", 2), 0);
+    struct tarn_withdraw w[] = {
+        {.key = key_of("k"), .location = look(f->d, "k").record.locations[0]},
+        {.key = key_of("late"), .location = look(f->d, "late").record.locations[0]},
+    };
     assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
-    w.until_ms = s.now_ms;
-    assert_int_equal(tarn_directory_sweep(f->d, &w, 1, soon()), 0);
-    assert_false(w.removed);
-    assert_int_equal(look(f->d, "k").status, 0);
-    w.until_ms = s.now_ms + 20000;
-    assert_int_equal(tarn_directory_sweep(f->d, &w, 1, soon()), 0);
-    assert_true(w.removed);
+    w[0].until_ms = s.now_ms + 20000;
+    w[1].until_ms = s.now_ms;
+    assert_int_equal(tarn_directory_sweep(f->d, w, 2, soon()), 0);
+    assert_true(w[0].removed);
+    assert_false(w[1].removed);
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
+    assert_int_equal(look(f->d, "late").status, 0);
 }
 
 /* The node may count as dead by then. A newer object may be there, put by a node whose clock is behind. */

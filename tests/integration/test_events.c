@@ -107,6 +107,7 @@ static void withdrawals_of_a_pool_share_a_command(void **state)
     struct fixture *f = *state;
     struct listener l = {.d = f->d, .until = 4};
     struct tarn_withdraw w[] = {
+        {.key = key_of("a"), .location = location("node0", 4096, 2), .bytes = 0, .why = "evicted"},
         {.key = key_of("a"), .location = location("node0", 4096, 2), .bytes = 1, .why = "evicted"},
         {.key = key_of("text"), .location = location("node0", 4096, 2), .bytes = 2, .why = "evicted"},
         {.key = key_of("displaced"), .location = location("node0", 4096, 2), .bytes = 3, .why = "evicted"},
@@ -117,9 +118,10 @@ static void withdrawals_of_a_pool_share_a_command(void **state)
         {.key = key_of("quiet"), .location = location("node1", 4096, 2), .bytes = 8},
         {.key = key_of("a"), .location = location("node0", 4096, 2), .bytes = 9, .why = "evicted"},
     };
-    static const bool removed[COUNT(w)] = {true, false, true, false, false, true, true, true, false};
+    static const bool removed[COUNT(w)] = {false, true, false, true, false, false, true, true, true, false};
     struct tarn_publish last = copy_of("last", TARN_PUBLISH_ABSENT, 1, "node0", 2);
     pthread_t t;
+    strcpy(w[0].location.pool, "cpu1");
     command(f, "SET", "tarn:" NS ":o:text", "x");
     assert_int_equal(put(f->d, "a", TARN_PUBLISH_RESTORE, 1, "node0", 2), 0);
     assert_int_equal(put(f->d, "displaced", TARN_PUBLISH_RESTORE, 1, "node0", 2), 0);
@@ -132,7 +134,7 @@ static void withdrawals_of_a_pool_share_a_command(void **state)
     HARNESS_UNTIL(subscribed(f), PATIENCE_MS);
     long long before = calls(f);
     assert_int_equal(tarn_directory_withdraw(f->d, w, COUNT(w), soon()), 0);
-    assert_int_equal(calls(f) - before, 4); /* of node0, node1, without events, node0 */
+    assert_int_equal(calls(f) - before, 5); /* cpu1, node0, node1, without events, node0 */
     assert_int_equal(tarn_directory_publish(f->d, &last, 1, soon()), 0);
     assert_int_equal(pthread_join(t, NULL), 0);
     for (size_t i = 0; i < COUNT(w); i++)
