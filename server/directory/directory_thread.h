@@ -76,7 +76,7 @@ enum tarn_request_kind {
     TARN_REQUEST_RECHECK, /* removes `freed` from the node's recheck set, reads `found` from it */
     TARN_REQUEST_REMOVE,  /* removes objects from the directory */
     TARN_REQUEST_SETTLED, /* finds copies that no reader can get any more */
-    TARN_REQUEST_RESTORE, /* looks objects up; publishes what the directory lost, when `publish_missing` */
+    TARN_REQUEST_RESTORE, /* looks objects up, or publishes them again */
     TARN_REQUEST_WITHDRAW,
     TARN_REQUEST_NAMES, /* writes, prolongs or removes names of leases */
     TARN_REQUEST_SCAN,  /* one page of the directory: withdraws void locations, its own and dead nodes' */
@@ -106,11 +106,11 @@ struct tarn_request {
     struct tarn_beat beat;                  /* BEAT */
     uint64_t cursor;                        /* SCAN: in and out */
     uint64_t seen, withdrawn;               /* SCAN: records looked at, locations removed */
-    bool publish_missing;                   /* RESTORE */
-    char directory[TARN_DIRECTORY_ID_TEXT]; /* RESTORE without publish_missing: the directory in which all
+    bool again;                             /* RESTORE: publish */
+    char directory[TARN_DIRECTORY_ID_TEXT]; /* RESTORE without `again`: the directory in which all
                                                objects were published */
     bool unsure;       /* RESTORE: Redis has another directory; NOT_FOUND means nothing then */
-    uint64_t restored; /* RESTORE: how many were missing and were published */
+    uint64_t restored; /* RESTORE: how many were published, or were there */
     /* for the directory thread and the direct publish only */
     bool sent;     /* sent by the control thread: Redis may have run it */
     bool asked;    /* Redis has run it: each item succeeded or met another record */

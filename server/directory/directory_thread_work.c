@@ -261,7 +261,7 @@ void work_publish(struct tarn_directory_thread *dt, struct request_queue *q)
     }
 }
 
-/* 0 for what the directory has, so that only what is missing is published. */
+/* 0 for what the directory has. */
 static void mark_present(void *arg, size_t i, int status, const struct tarn_record *found)
 {
     struct tarn_publish *item = (struct tarn_publish *)arg + i;
@@ -275,39 +275,41 @@ static void mark_present(void *arg, size_t i, int status, const struct tarn_reco
     }
 }
 
-int work_restore(struct tarn_directory_thread *dt, struct tarn_request *r)
+static int look_up_own(struct tarn_directory_thread *dt, struct tarn_request *r)
 {
-    size_t missing = 0;
-    bool again = false;
     struct tarn_key *keys = calloc(r->n, sizeof(*keys));
     if (!keys)
-        return tarn_fail(TARN_E_NO_MEMORY, "restore: out of memory");
+        return tarn_fail(TARN_E_NO_MEMORY, "scrub: out of memory");
     for (size_t i = 0; i < r->n; i++)
         keys[i] = r->publishes[i].key;
     int rc = account(dt, tarn_directory_lookup(dt->o.directory, keys, r->n, call_deadline(dt), NULL,
                                                mark_present, r->publishes));
     free(keys);
-    if (!rc && !r->publish_missing)
+    if (!rc)
         r->unsure = settled_same(dt, r->directory) != 0;
-    if (rc || !r->publish_missing)
-        return rc;
-    /* The missing ones come first; the order among a page's objects means nothing. */
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->publishes[i].status == 0)
-            continue;
+    return rc;
+}
+
+/* Publishes all, also what is there: where most are lost, looking first would cost more. */
+static int publish_own(struct tarn_directory_thread *dt, struct tarn_request *r)
+{
+    bool late = false;
+    for (size_t i = 0; i < r->n; i++)
         r->publishes[i].until_ms = dt->listed_until_ms;
-        struct tarn_publish swap = r->publishes[missing];
-        r->publishes[missing++] = r->publishes[i];
-        r->publishes[i] = swap;
-    }
-    rc = missing ? publish(dt, r->publishes, missing, &r->partly) : 0;
-    for (size_t i = 0; i < missing; i++) {
+    int rc = publish(dt, r->publishes, r->n, &r->partly);
+    for (size_t i = 0; i < r->n; i++) {
         r->restored += r->publishes[i].status == 0;
-        again |= r->publishes[i].status == TARN_E_AGAIN;
+        late |= r->publishes[i].status == TARN_E_AGAIN;
     }
-    if (!rc && again)
-        tarn_reason_fail(&r->partly);
-    return !rc && again ? TARN_E_AGAIN : rc;
+    if (rc || !late)
+        return rc;
+    tarn_reason_fail(&r->partly);
+    return TARN_E_AGAIN;
+}
+
+int work_restore(struct tarn_directory_thread *dt, struct tarn_request *r)
+{
+    return r->again ? publish_own(dt, r) : look_up_own(dt, r);
 }
 
 int work_withdraw(struct tarn_directory_thread *dt, struct tarn_request *r)

@@ -10,7 +10,7 @@
 #include "base/error.h"
 
 #define AT "scrub"
-#define PAGE 256
+#define PAGE 1024
 
 /* One direction. */
 struct pass {
@@ -107,7 +107,7 @@ static void pass_urgent(struct pass *p)
 static void own_page(struct pass *p)
 {
     struct tarn_scrub *s = p->scrub;
-    p->request.publish_missing = s->restoring;
+    p->request.again = s->restoring;
     memcpy(p->request.directory, s->o.directory, sizeof(p->request.directory));
     p->request.cursor = p->cursor;
     p->request.n = tarn_store_list(s->o.store, &p->cursor, s->objects, PAGE);
@@ -139,7 +139,7 @@ static void free_losers(struct pass *p, int status)
         int pool = tarn_store_pool_find(s->o.store, l->pool, strlen(l->pool));
         bool freed = pool >= 0 && tarn_store_release(s->o.store, (uint32_t)pool, l->slot, l->gen);
         s->stats.freed += freed;
-        p->changed += freed && !p->request.publish_missing;
+        p->changed += freed && !p->request.again;
     }
 }
 
@@ -162,7 +162,7 @@ static void own_done(struct tarn_request *r)
         return;
     }
     free_losers(p, TARN_E_EXISTS);
-    if (!r->publish_missing)
+    if (!r->again)
         free_losers(p, TARN_E_NOT_FOUND);
     p->scrub->stats.restored += r->restored;
     p->changed += r->restored;
