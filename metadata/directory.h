@@ -84,6 +84,9 @@ void tarn_directory_close(struct tarn_directory *d);
 const char *tarn_directory_ns(const struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
+/* With sentinels, "host:port" of the primary used last; without, "". */
+#define TARN_PRIMARY_TEXT 272
+void tarn_directory_primary(struct tarn_directory *d, char out[TARN_PRIMARY_TEXT]);
 /* Does Redis keep other users out: by a password, or by listening only on a Unix socket that is this user's
  * alone? */
 bool tarn_directory_is_guarded(struct tarn_directory *d, uint64_t deadline_ns);
@@ -288,7 +291,8 @@ int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size
  */
 #define TARN_DIRECTORY_ID_TEXT 17
 struct tarn_directory_state {
-    char id[TARN_DIRECTORY_ID_TEXT]; /* "": none, or it was made in another run of Redis */
+    char id[TARN_DIRECTORY_ID_TEXT]; /* "": none, or made in another run of Redis, or sentinels have named
+                                        another Redis since the last beat */
     char run[64];                    /* of Redis */
     uint64_t now_ms, since_ms;
     bool lost;                      /* it follows a lost one */

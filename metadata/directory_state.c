@@ -209,7 +209,10 @@ int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct t
     struct look l = {d, s};
     struct tarn_pipeline p = {.n = 3, .append = append_look, .reply = take_look, .arg = &l};
     *s = (struct tarn_directory_state){0};
-    return tarn_redis_run(d, deadline_ns, &p);
+    int rc = tarn_redis_run(d, deadline_ns, &p);
+    if (atomic_load(&d->term) != atomic_load(&d->beaten_term))
+        s->id[0] = 0;
+    return rc;
 }
 
 /* --- what it means ------------------------------------------------------------------------------ */

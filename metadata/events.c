@@ -3,8 +3,10 @@
  * Events: Redis publish/subscribe on "tarn:<ns>:events", one line of text each:
  *   <stored|removed|evicted|expired> <escaped key> <node> <pool> <bytes>
  * A message has one or more, with newlines in between. They are hints: what was published while nobody
- * listened is not kept. Lines that are none are skipped.
+ * listened is not kept. Lines that are none are skipped. With sentinels, the subscription follows the
+ * primary.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +16,8 @@
 #include "metadata/redis.h"
 
 #define EVENT_WORDS 5
+#define MOVE_MS 60000 /* how long another primary is waited for, with sentinels */
+#define MOVE_PAUSE_MS 100
 
 /* Cuts the line at its blanks. */
 static bool split(char *line, char *words[EVENT_WORDS])
@@ -65,31 +69,84 @@ static int take_push(struct tarn_directory *d, const redisReply *push, tarn_even
     return rc;
 }
 
-static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
-                     struct tarn_cancel *cancel, tarn_event_fn fn, void *arg)
+/* Until the deadline, or until a push is there: 0. NODE_DOWN: another Redis is the primary now. */
+static int await_push(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
+                      struct tarn_cancel *cancel, redisReply **push_p)
 {
-    int rc = tarn_resp_append_strs(c->resp, "SUBSCRIBE", d->channel, NULL);
-    bool subscribed = false;
-    d->round_trips++;
-    while (!rc) {
-        redisReply *push;
-        rc = tarn_redis_read(c, deadline_ns, cancel, &push);
-        if (rc)
-            return rc == TARN_E_TIMEOUT && subscribed ? 0 : tarn_redis_fail(d, c, rc);
-        rc = take_push(d, push, fn, arg);
-        subscribed = true;
+    int rc;
+    while ((rc = tarn_redis_try(c, push_p)) == TARN_E_AGAIN) {
+        uint64_t look_ns = tarn_deadline(TARN_CONFIRM_MS);
+        rc = tarn_net_wait(tarn_resp_fd(c->resp), POLLIN, look_ns < deadline_ns ? look_ns : deadline_ns,
+                           cancel);
+        if (rc && (rc != TARN_E_TIMEOUT || !tarn_left_ms(deadline_ns)))
+            return rc;
+        tarn_sentinel_confirm(d, TARN_CONFIRM_MS, deadline_ns);
+        if (!tarn_redis_leads(d, c))
+            return TARN_E_NODE_DOWN;
     }
     return rc;
+}
+
+struct listening {
+    struct tarn_directory *d;
+    struct tarn_cancel *cancel;
+    tarn_event_fn fn;
+    void *arg;
+    uint64_t lost_ns; /* when a subscription was lost; 0: never */
+    bool over;        /* fn has said so, or Redis refuses */
+};
+
+static int listen_on(struct listening *l, struct tarn_redis *c, uint64_t deadline_ns)
+{
+    bool subscribed = false;
+    int rc = tarn_resp_append_strs(c->resp, "SUBSCRIBE", l->d->channel, NULL);
+    l->d->round_trips++;
+    while (!rc) {
+        redisReply *push;
+        rc = await_push(l->d, c, deadline_ns, l->cancel, &push);
+        if (rc)
+            break;
+        rc = take_push(l->d, push, l->fn, l->arg);
+        l->over = rc;
+        subscribed = true;
+    }
+    if (subscribed)
+        l->lost_ns = tarn_now_ns();
+    if (l->over || (rc == TARN_E_TIMEOUT && subscribed))
+        return l->over ? rc : 0;
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_sentinel_suspect(l->d);
+    return tarn_redis_fail(l->d, c, rc);
+}
+
+static int listen_once(struct listening *l, uint64_t deadline_ns)
+{
+    struct tarn_redis *c;
+    int rc = tarn_redis_connect(l->d, deadline_ns, l->cancel, &c);
+    if (rc)
+        return rc;
+    rc = listen_on(l, c, deadline_ns);
+    tarn_redis_free(c);
+    return rc;
+}
+
+/* Sentinels need seconds to name another primary. */
+static bool may_move(const struct listening *l, int rc)
+{
+    return l->d->uri.sentinels.n && !l->over && l->lost_ns &&
+           tarn_now_ns() - l->lost_ns < MOVE_MS * TARN_NS_PER_MS &&
+           (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
 }
 
 int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
                           tarn_event_fn fn, void *arg)
 {
-    struct tarn_redis *c;
-    int rc = tarn_redis_connect(d, deadline_ns, cancel, &c);
-    if (rc)
-        return rc;
-    rc = listen_on(d, c, deadline_ns, cancel, fn, arg);
-    tarn_redis_free(c);
+    struct listening l = {.d = d, .cancel = cancel, .fn = fn, .arg = arg};
+    int rc = listen_once(&l, deadline_ns);
+    while (may_move(&l, rc)) {
+        if (!tarn_cancel_pause(cancel, deadline_ns, MOVE_PAUSE_MS))
+            return tarn_canceled(cancel) ? tarn_cancel_fail() : 0;
+        rc = listen_once(&l, deadline_ns);
+    }
     return rc;
 }

@@ -71,6 +71,7 @@ int tarn_directory_leases(struct tarn_directory *d, struct tarn_read_lease_answe
     struct asking a = {.d = d, .answers = answers, .n = n};
     struct tarn_pipeline p = {
         .n = EACH * n + 2, .append = append, .reply = take, .arg = &a, .cancel = cancel, .aside = true};
+    tarn_sentinel_confirm(d, TARN_CONFIRM_MS, deadline_ns);
     int rc = tarn_redis_run(d, deadline_ns, &p);
     if (rc == 0)
         *state = a.state;

@@ -297,6 +297,8 @@ int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint6
     asked->expires_in_ms = 0;
     tarn_epoch_format(b.node->epoch, b.epoch);
     tarn_epoch_format(tarn_random64(), b.fresh);
+    tarn_sentinel_confirm(d, TARN_CONFIRM_MS, deadline_ns);
+    unsigned term = atomic_load(&d->term);
     rc = tarn_script_run(d, deadline_ns, &first);
     if (rc)
         return rc;
@@ -308,6 +310,8 @@ int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint6
         rc = write_records(&b, deadline_ns);
     asked->gone = b.gone;
     asked->taken_epoch = b.taken;
+    if (!rc)
+        atomic_store(&d->beaten_term, term);
     return rc;
 }
 

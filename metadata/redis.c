@@ -96,7 +96,8 @@ int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply)
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
         if (strstr(reply->str, refusals[i].word))
             return tarn_fail(refusals[i].code, "redis at %s refuses: %.200s: %s", d->uri.address, reply->str,
-                             refusals[i].remedy);
+                             tarn_sentinel_suspects(d) ? "sentinels may be changing the primary: try again"
+                                                       : refusals[i].remedy);
     return tarn_fail(TARN_E_DIRECTORY,
                      "redis at %s refuses: %.200s: see its log and version (6.0 or newer is tested)",
                      d->uri.address, reply->str);
@@ -159,13 +160,13 @@ static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadli
     return rc;
 }
 
-int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
-                       struct tarn_redis **c_p)
+int tarn_redis_connect_to(struct tarn_directory *d, const struct tarn_addr *a, uint64_t deadline_ns,
+                          struct tarn_cancel *cancel, struct tarn_redis **c_p)
 {
     struct tarn_redis *c = calloc(1, sizeof *c);
     if (!c)
         return tarn_fail(TARN_E_NO_MEMORY, "redis at %s: %zu bytes", d->uri.address, sizeof *c);
-    int rc = tarn_resp_connect(&d->uri.addr, deadline_ns, cancel, &c->resp);
+    int rc = tarn_resp_connect(a, deadline_ns, cancel, &c->resp);
     if (rc) {
         rc = connect_failed(d, rc, errno);
         goto free_connection;
@@ -180,6 +181,18 @@ int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct ta
 free_connection:
     tarn_redis_free(c);
     return rc;
+}
+
+int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                       struct tarn_redis **c_p)
+{
+    return d->uri.sentinels.n ? tarn_sentinel_connect(d, deadline_ns, cancel, c_p)
+                              : tarn_redis_connect_to(d, &d->uri.addr, deadline_ns, cancel, c_p);
+}
+
+bool tarn_redis_leads(const struct tarn_directory *d, const struct tarn_redis *c)
+{
+    return c->term == atomic_load(&d->term) && !tarn_sentinel_suspects(d);
 }
 
 void tarn_redis_free(struct tarn_redis *c)
@@ -205,17 +218,18 @@ int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p)
     return rc;
 }
 
-/* The idle connection used last, if it is still alive. */
+/* The idle connection used last, if it is still alive. None while the primary is suspected. */
 static struct tarn_redis *take_idle(struct tarn_directory *d)
 {
-    for (;;) {
+    while (!tarn_sentinel_suspects(d)) {
         pthread_mutex_lock(&d->lock);
         struct tarn_redis *c = d->nidle ? d->idle[--d->nidle] : NULL;
         pthread_mutex_unlock(&d->lock);
-        if (!c || !tarn_resp_dead(c->resp))
+        if (!c || (c->term == atomic_load(&d->term) && !tarn_resp_dead(c->resp)))
             return c;
         tarn_redis_free(c);
     }
+    return NULL;
 }
 
 static void give_back(struct tarn_directory *d, struct tarn_redis *c)
@@ -323,7 +337,7 @@ int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
 
 void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c)
 {
-    if (c->client.id[0])
+    if (c->client.id[0] && c->term == atomic_load(&d->term))
         note_doubtful(d, &c->client, 1);
 }
 
@@ -364,9 +378,12 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
         rc = tarn_redis_read(c, deadline_ns, p->cancel, &reply);
         if (rc)
             break;
+        tarn_sentinel_heard(d, reply);
         if (!*result)
             *result = p->reply(p->arg, *replies, reply);
     }
+    if (rc && rc != TARN_E_CANCELED)
+        tarn_sentinel_suspect(d);
     if (rc && p->writes) {
         tarn_redis_doubt(d, c);
         d->unanswered++;
@@ -377,6 +394,7 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
 
 int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p)
 {
+    tarn_sentinel_confirm(d, TARN_CONFIRM_USED_MS, deadline_ns);
     struct tarn_redis *c = take_idle(d);
     size_t replies = 0;
     int result = 0, rc = TARN_E_NODE_DOWN;

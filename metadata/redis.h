@@ -10,8 +10,8 @@
  * pipeline begins with CLIENT KILL for each: Redis then runs nothing more of theirs. A user without the right
  * to CLIENT, or a proxy, does not get this protection.
  *
- * tarn_directory.lock guards the idle connections, the doubtful ones and the script digests. It is never held
- * across a system call that waits.
+ * tarn_directory.lock guards the idle connections, the doubtful ones, the primary and the script digests. It
+ * is never held across a system call that waits.
  */
 #ifndef TARN_METADATA_REDIS_H
 #define TARN_METADATA_REDIS_H
@@ -43,10 +43,21 @@ enum tarn_script {
     TARN_SCRIPT_COUNT,
 };
 
+#define TARN_SENTINELS_MAX 8
+
+/* Who tells which Redis is the primary. */
+struct tarn_sentinels {
+    unsigned n; /* 0: nobody is asked */
+    struct tarn_addr addrs[TARN_SENTINELS_MAX];
+    char name[64];         /* of the primary, as they call it */
+    char *user, *password; /* theirs; NULL: none */
+};
+
 /* Where Redis is and how to log in, taken from a URI. */
 struct tarn_redis_uri {
-    struct tarn_addr addr;
-    char address[sizeof((struct tarn_addr *)0)->host + 32]; /* as a URI without user and password */
+    struct tarn_addr addr; /* without sentinels */
+    struct tarn_sentinels sentinels;
+    char address[sizeof((struct tarn_addr *)0)->host + 32]; /* as a URI without users and passwords */
     char *user, *password;                                  /* NULL: none */
     uint32_t db;
 };
@@ -61,9 +72,10 @@ struct tarn_redis {
     struct tarn_resp *resp;
     struct tarn_arena replies;
     struct tarn_redis_client client;
-    bool asked;   /* Redis was asked for `client`, before the first write */
-    bool by_id;   /* it was asked for the id alone */
-    bool partial; /* part of a reply is in `replies` */
+    unsigned term; /* of the primary it leads to (sentinel.c) */
+    bool asked;    /* Redis was asked for `client`, before the first write */
+    bool by_id;    /* it was asked for the id alone */
+    bool partial;  /* part of a reply is in `replies` */
 };
 
 struct tarn_directory {
@@ -77,7 +89,14 @@ struct tarn_directory {
     _Atomic bool answers;    /* the last pipeline got its replies */
     _Atomic bool by_id;      /* this Redis has no CLIENT INFO */
 
+    /* with sentinels only (sentinel.c) */
+    _Atomic unsigned term, beaten_term; /* number of the primary: now; at the last heartbeat */
+    _Atomic unsigned suspicions, answered_suspicions;
+    _Atomic uint64_t sentinel_asked_ns;
+
     pthread_mutex_t lock;
+    struct tarn_addr primary; /* port 0: not known yet */
+    unsigned first_sentinel;  /* whom to ask first */
     struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
     unsigned nidle;
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX]; /* Redis may still run their commands */
@@ -117,9 +136,14 @@ int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
 void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c);
 bool tarn_redis_doubtful(struct tarn_directory *d);
 
-/* A connection of the caller's own, logged in. */
+/* A connection of the caller's own, logged in; with sentinels, to a primary. */
 int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
                        struct tarn_redis **c_p);
+/* The same to this address. */
+int tarn_redis_connect_to(struct tarn_directory *d, const struct tarn_addr *a, uint64_t deadline_ns,
+                          struct tarn_cancel *cancel, struct tarn_redis **c_p);
+/* False: sentinels have named another primary since, or may; do not use it any more. */
+bool tarn_redis_leads(const struct tarn_directory *d, const struct tarn_redis *c);
 void tarn_redis_free(struct tarn_redis *c);
 /* tarn_resp_read(); the reply is the connection's and lasts until the next one is read. */
 int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, struct tarn_cancel *cancel,
@@ -134,6 +158,22 @@ int tarn_redis_fail(const struct tarn_directory *d, const struct tarn_redis *c, 
 int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply);
 /* The same for a reply that must be an array, too. */
 int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *reply);
+
+/* --- sentinel.c --------------------------------------------------------------------------------- */
+
+/* Asks sentinels for the primary, connects to it, and has it say that it is one. */
+int tarn_sentinel_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                          struct tarn_redis **c_p);
+/* Asks one sentinel, if none was asked for that long, whether the primary is still the same. Takes 200 ms at
+ * most. */
+void tarn_sentinel_confirm(struct tarn_directory *d, uint32_t max_age_ms, uint64_t deadline_ns);
+#define TARN_CONFIRM_MS 1000      /* max_age_ms in the background */
+#define TARN_CONFIRM_USED_MS 5000 /* and for what nobody confirms in the background */
+/* The primary has failed, or has answered that it is none. */
+void tarn_sentinel_suspect(struct tarn_directory *d);
+void tarn_sentinel_heard(struct tarn_directory *d, const redisReply *reply);
+/* Must sentinels be asked before anything else? */
+bool tarn_sentinel_suspects(const struct tarn_directory *d);
 
 /* --- scripts.c ---------------------------------------------------------------------------------- */
 

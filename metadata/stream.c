@@ -62,6 +62,8 @@ int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items,
 {
     if (tarn_redis_doubtful(s->directory))
         return tarn_fail(TARN_E_BUSY, "directory: Redis must end another connection first");
+    if (!tarn_redis_leads(s->directory, s->redis))
+        return tarn_fail(TARN_E_DIRECTORY, "directory: Redis has, or may have, another primary");
     for (size_t i = 0; i < n; i++) {
         int rc = tarn_publish_check(&items[i], i);
         if (rc)
@@ -87,8 +89,11 @@ int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n
         int rc = tarn_redis_try(s->redis, &reply);
         if (rc == TARN_E_AGAIN)
             return rc;
-        if (rc)
+        if (rc) {
+            tarn_sentinel_suspect(s->directory);
             return tarn_redis_fail(s->directory, s->redis, rc);
+        }
+        tarn_sentinel_heard(s->directory, reply);
         s->owed--;
         size_t together = tarn_publish_together(&items[*done], n - *done);
         tarn_publish_read(s->directory, reply, &items[*done], together, &rc);

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redis URIs, as redis-cli -u takes them:
+ * Redis URIs. The first two are as redis-cli -u takes them, the third names sentinels and what they call the
+ * primary:
  *   redis://[[user]:password@]host[:port][/db]
  *   unix://[[user]:password@]/path[?db=N]
- * User information without a colon is a password. User, password and path may have %XX escapes.
+ *   redis+sentinel://[[user]:password@]host[:port][,host[:port]...]/name[/db]
+ *                    [?sentinel_user=U][&sentinel_password=P]
+ * User information without a colon is a password. User, password and path may have %XX escapes. Those before
+ * the @ are Redis's; sentinels have their own.
+ * An @ behind the ? is written %40, so that the last @ ends the login.
  * No sentence made here has any part of the user information in it.
  */
 #include <stdio.h>
@@ -13,10 +18,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "metadata/records.h"
 #include "metadata/redis.h"
 
 #define DEFAULT_URI "redis://127.0.0.1:6379"
 #define FORMS "use redis://[user:password@]host[:port][/db] or unix:///path[?db=N]"
+#define SENTINEL_SCHEME "redis+sentinel://"
+#define SENTINEL_FORM "use " SENTINEL_SCHEME "[user:password@]host[:port][,host[:port]...]/name[/db]"
 
 /* Copies n bytes, with %XX decoded. */
 static int decode(const char *text, size_t n, const char *what, char **out_p)
@@ -94,32 +102,140 @@ free_path:
     return rc;
 }
 
+/* "host[:port]"; an IPv6 host is in brackets. */
+static int parse_host(const char *text, size_t n, const char *port, struct tarn_addr *a)
+{
+    char where[sizeof a->host + 16];
+    const char *bracket = memchr(text, ']', n);
+    size_t host = bracket ? (size_t)(bracket - text) : 0;
+    bool has_port = memchr(text + host, ':', n - host);
+    if (n == 0 || n > sizeof a->host)
+        return TARN_E_INVALID;
+    snprintf(where, sizeof where, "%.*s%s%s", (int)n, text, has_port ? "" : ":", has_port ? "" : port);
+    return tarn_addr_parse(where, "redis uri", a);
+}
+
 /* Without an @ the text may be user and password alone, and is not shown. */
 static int parse_tcp(const char *text, bool login, struct tarn_redis_uri *u)
 {
-    char where[300];
     size_t n = strcspn(text, "/?");
-    const char *bracket = memchr(text, ']', n);
-    bool port = memchr(bracket ? bracket : text, ':', n - (size_t)(bracket ? bracket - text : 0)) != NULL;
     if (n == 0 || n > sizeof u->addr.host)
         return tarn_fail(TARN_E_CONFIG, "redis uri: no host in it: " FORMS);
     if (text[n] == '?')
         return tarn_fail(TARN_E_CONFIG, "redis uri: a ? behind the host: " FORMS);
-    snprintf(where, sizeof where, "%.*s%s", (int)n, text, port ? "" : ":6379");
-    if (tarn_addr_parse(where, "redis uri", &u->addr))
-        return login ? tarn_fail(TARN_E_CONFIG, "redis uri: '%s' is no host and port: " FORMS, where)
+    if (parse_host(text, n, "6379", &u->addr))
+        return login ? tarn_fail(TARN_E_CONFIG, "redis uri: '%.*s' is no host and port: " FORMS, (int)n, text)
                      : tarn_fail(TARN_E_CONFIG, "redis uri: no host and port behind ://: " FORMS);
     return text[n] ? parse_db(text + n + 1, strlen(text + n + 1), u) : 0;
 }
 
+/* --- sentinels ---------------------------------------------------------------------------------- */
+
+/* "host[:port],host[:port]...". `login`: the text cannot be user and password, and may be shown. */
+static int parse_hosts(const char *text, size_t n, bool login, struct tarn_sentinels *s)
+{
+    for (const char *at = text, *end = text + n; at <= end && s->n < TARN_SENTINELS_MAX;) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        size_t bytes = (size_t)((comma ? comma : end) - at);
+        if (parse_host(at, bytes, "26379", &s->addrs[s->n]))
+            return login ? tarn_fail(TARN_E_CONFIG,
+                                     "redis uri: '%.*s' is no sentinel's host and port: " SENTINEL_FORM,
+                                     bytes < 300 ? (int)bytes : 300, at)
+                         : tarn_fail(TARN_E_CONFIG,
+                                     "redis uri: no sentinel's host and port behind ://: " SENTINEL_FORM);
+        s->n++;
+        if (!comma)
+            return 0;
+        at = comma + 1;
+    }
+    return tarn_fail(TARN_E_CONFIG, "redis uri: more than %d sentinels: name fewer of them",
+                     TARN_SENTINELS_MAX);
+}
+
+/* "/name[/db]" */
+static int parse_name(const char *text, size_t n, struct tarn_redis_uri *u)
+{
+    const char *slash = n ? memchr(text + 1, '/', n - 1) : NULL;
+    size_t bytes = n ? (size_t)((slash ? slash : text + n) - text) - 1 : 0;
+    if (!bytes || !tarn_name_valid(text + 1, bytes, sizeof u->sentinels.name - 1))
+        return tarn_fail(TARN_E_CONFIG,
+                         "redis uri: no name of a primary behind the sentinels (SENTINEL MASTERS lists "
+                         "them; at most %zu of A-Z a-z 0-9 . _ -): " SENTINEL_FORM,
+                         sizeof u->sentinels.name - 1);
+    memcpy(u->sentinels.name, text + 1, bytes);
+    return slash ? parse_db(slash + 1, (size_t)(text + n - slash) - 1, u) : 0;
+}
+
+/* "sentinel_user=U&sentinel_password=P" */
+static int parse_sentinel_login(const char *text, struct tarn_sentinels *s)
+{
+    const struct {
+        const char *name;
+        char **value;
+    } words[] = {{"sentinel_user=", &s->user}, {"sentinel_password=", &s->password}};
+    while (*text) {
+        size_t n = strcspn(text, "&"), i = 0;
+        while (i < 2 && strncmp(text, words[i].name, strlen(words[i].name)))
+            i++;
+        if (i == 2 || *words[i].value)
+            return tarn_fail(TARN_E_CONFIG, "redis uri: behind the ? is something else than sentinel_user= "
+                                            "and sentinel_password=, once each: correct it");
+        size_t name = strlen(words[i].name);
+        int rc = decode(text + name, n - name, words[i].name, words[i].value);
+        if (rc)
+            return rc;
+        text += n + (text[n] == '&');
+    }
+    return s->user && !s->password
+               ? tarn_fail(TARN_E_CONFIG,
+                           "redis uri: a sentinel_user without a password: add &sentinel_password=")
+               : 0;
+}
+
+static int parse_sentinel(const char *text, struct tarn_redis_uri *u)
+{
+    const char *at = strrchr(text, '@');
+    if (at && memmem(text, (size_t)(at - text), "?sentinel_", 10))
+        return tarn_fail(TARN_E_CONFIG, "redis uri: an @ behind the ?: write %%40 for an @ sign");
+    int rc = at ? parse_login(text, (size_t)(at - text), u) : 0;
+    text = at ? at + 1 : text;
+    size_t n = strcspn(text, "?"), hosts = strcspn(text, "/?");
+    if (!rc)
+        rc = parse_hosts(text, hosts, at != NULL, &u->sentinels);
+    if (!rc)
+        rc = parse_name(text + hosts, n - hosts, u);
+    return rc || !text[n] ? rc : parse_sentinel_login(text + n + 1, &u->sentinels);
+}
+
+/* False: it is longer than messages allow. */
+static bool format_sentinels(const struct tarn_redis_uri *u, char *out, size_t bytes)
+{
+    const struct tarn_sentinels *s = &u->sentinels;
+    char addr[sizeof u->addr.host + 16];
+    size_t used = (size_t)snprintf(out, bytes, SENTINEL_SCHEME);
+    for (unsigned i = 0; i < s->n && used < bytes; i++) {
+        tarn_addr_format(&s->addrs[i], addr, sizeof addr);
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i ? "," : "", addr);
+    }
+    if (used < bytes)
+        used += (size_t)snprintf(out + used, bytes - used, u->db ? "/%s/%u" : "/%s", s->name, u->db);
+    return used < bytes;
+}
+
+/* --- all ---------------------------------------------------------------------------------------- */
+
 static int parse(const char *text, struct tarn_redis_uri *u)
 {
+    if (!strncmp(text, SENTINEL_SCHEME, strlen(SENTINEL_SCHEME)))
+        return parse_sentinel(text + strlen(SENTINEL_SCHEME), u);
     bool is_unix = !strncmp(text, "unix://", 7);
     if (!is_unix && strncmp(text, "redis://", 8)) {
         const char *scheme_end = strstr(text, "://"); /* without one, the text may be a password */
         int n = scheme_end && scheme_end - text < 20 ? (int)(scheme_end - text) : 0;
-        return tarn_fail(TARN_E_CONFIG, "redis uri: the scheme '%.*s' is not one that tarn speaks: " FORMS, n,
-                         text);
+        return tarn_fail(TARN_E_CONFIG,
+                         "redis uri: the scheme '%.*s' is not one that tarn speaks: " FORMS
+                         ", or with Sentinel " SENTINEL_SCHEME "host[:port][,host...]/name",
+                         n, text);
     }
     text += is_unix ? 7 : 8;
     const char *at = is_unix && *text == '/' ? NULL : strrchr(text, '@');
@@ -132,15 +248,15 @@ static int parse(const char *text, struct tarn_redis_uri *u)
     return is_unix ? parse_unix(text, u) : parse_tcp(text, at != NULL, u);
 }
 
-int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u)
+static int format(struct tarn_redis_uri *u)
 {
-    memset(u, 0, sizeof *u);
-    int rc = parse(text && *text ? text : DEFAULT_URI, u);
-    if (rc) {
-        tarn_redis_uri_free(u);
-        return rc;
-    }
-    char addr[sizeof u->address - 16];
+    char addr[sizeof u->addr.host + 16];
+    if (u->sentinels.n && !format_sentinels(u, u->address, sizeof u->address))
+        return tarn_fail(TARN_E_CONFIG,
+                         "redis uri: the addresses of its %u sentinels are too long: name fewer",
+                         u->sentinels.n);
+    if (u->sentinels.n)
+        return 0;
     tarn_addr_format(&u->addr, addr, sizeof addr); /* "host:port" or "unix:/path" */
     if (u->addr.is_unix)
         snprintf(u->address, sizeof u->address, "unix://%s", u->addr.host);
@@ -149,11 +265,29 @@ int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u)
     return 0;
 }
 
+int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u)
+{
+    memset(u, 0, sizeof *u);
+    int rc = parse(text && *text ? text : DEFAULT_URI, u);
+    if (!rc)
+        rc = format(u);
+    if (rc)
+        tarn_redis_uri_free(u);
+    return rc;
+}
+
+static void free_secret(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}
+
 void tarn_redis_uri_free(struct tarn_redis_uri *u)
 {
     free(u->user);
-    if (u->password)
-        explicit_bzero(u->password, strlen(u->password));
-    free(u->password);
-    u->user = u->password = NULL;
+    free(u->sentinels.user);
+    free_secret(u->password);
+    free_secret(u->sentinels.password);
+    u->user = u->password = u->sentinels.user = u->sentinels.password = NULL;
 }

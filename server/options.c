@@ -62,8 +62,10 @@ static const struct tarn_option options[] = {
      .offset = AT(redis),
      .unit = "URI",
      .flags = TARN_OPT_LOGIN,
-     .help = "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "
-             "the node starts a private redis-server and prints its address."},
+     .help =
+         "The directory: redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or with Sentinel "
+         "redis+sentinel://[user[:password]@]host[:port][,host...]/name[/db]. Without it the node starts a "
+         "private redis-server and prints its address."},
     TEXT_OPTION("ns", ns, "default", "NAME", "Namespace: nodes and clients see those of their own only."),
     {.name = "secret",
      .type = TARN_OPT_STRING,

@@ -195,14 +195,18 @@ static bool is_set(const struct tarn_option *o, const void *at)
                                     : o->type != TARN_OPT_STRING || *(char *const *)at != NULL;
 }
 
-/* Writes the URI without user and password. Without a scheme the text may be a password: writes "(set)". */
+/* Writes the URI without users and passwords: those before the last @, and sentinels' behind a ?. Where these
+ * cannot be told apart, and without a scheme, it writes "(set)". */
 static void format_without_login(const char *uri, struct tarn_buf *out)
 {
     const char *scheme = strstr(uri, "://");
     const char *rest = scheme ? scheme + 3 : NULL, *at = rest && *rest != '/' ? strrchr(rest, '@') : NULL;
+    const char *query = scheme ? strstr(rest, "?sentinel_") : NULL;
+    const char *shown = at ? at + 1 : rest;
 
-    if (scheme)
-        tarn_buf_printf(out, "%.*s%s", (int)(rest - uri), uri, at ? at + 1 : rest);
+    if (scheme && !(query && query < shown))
+        tarn_buf_printf(out, "%.*s%.*s", (int)(rest - uri), uri,
+                        (int)(query ? (size_t)(query - shown) : strlen(shown)), shown);
     else
         tarn_buf_printf(out, "(set)");
 }

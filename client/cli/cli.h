@@ -56,8 +56,10 @@ struct cli_common {
      .offset = CLI_COMMON(redis), \
      .unit = "ADDRESS", \
      .flags = TARN_OPT_LOGIN, \
-     .help = "Redis that has the directory: redis://[user[:password]@]host[:port][/db] or " \
-             "unix:///path[?db=N]. Without it redis://127.0.0.1:6379."}, \
+     .help = "Redis that has the directory: redis://[user[:password]@]host[:port][/db], " \
+             "unix:///path[?db=N], or with Sentinel " \
+             "redis+sentinel://[user[:password]@]host[:port][,host...]/name[/db]. Without it " \
+             "redis://127.0.0.1:6379."}, \
         {.name = "ns", \
          .letter = 'n', \
          .type = TARN_OPT_STRING, \

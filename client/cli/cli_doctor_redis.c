@@ -116,7 +116,7 @@ static bool is_closed(const char *uri, uint64_t deadline_ns)
 
     if (tarn_redis_uri_parse(uri, &u) != 0)
         return false;
-    int rc = tarn_resp_connect(&u.addr, deadline_ns, NULL, &r);
+    int rc = tarn_resp_connect(u.sentinels.n ? &u.sentinels.addrs[0] : &u.addr, deadline_ns, NULL, &r);
     if (rc == 0)
         tarn_resp_free(r);
     tarn_redis_uri_free(&u);
@@ -131,7 +131,7 @@ bool doctor_redis(struct doctor *d)
     struct asking asking = {.d = d};
     struct tarn_pipeline p = {.n = 2, .append = append_question, .reply = take_answer, .arg = &asking};
     uint64_t deadline_ns = tarn_deadline(cli_timeout(d->c, 0));
-    char program[300];
+    char program[300], primary[TARN_PRIMARY_TEXT];
     bool found = find_program("redis-server", program);
     size_t missing = d->missing;
 
@@ -149,7 +149,9 @@ bool doctor_redis(struct doctor *d)
             "%s", why.text);
         return false;
     }
-    doctor_check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));
+    tarn_directory_primary(dir, primary);
+    doctor_check(d, "Redis", GOOD, "the directory", "", "%s%s%s", tarn_directory_address(dir),
+                 primary[0] ? ": now at " : "", primary);
     if (tarn_redis_run(dir, deadline_ns, &p) != 0)
         doctor_check(d, "Redis version", MISSING, "5.0", "see the sentence", "%s", tarn_last_error());
     tarn_directory_close(dir);

@@ -104,7 +104,8 @@ typedef int (*tarn_interrupt_fn)(void *arg);
 
 struct tarn_options {
     size_t size;
-    const char *redis;      /* redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N];
+    const char *redis;      /* redis://[user[:password]@]host[:port][/db], unix:///path[?db=N], or
+                               redis+sentinel://[user[:password]@]host[:port][,host...]/name[/db];
                                NULL: $TARN_REDIS, else redis://127.0.0.1:6379 */
     const char *ns;         /* namespace; NULL: "default" */
     const char *transports; /* comma list in order of preference, e.g. "shm,tcp"; NULL: all */

@@ -176,8 +176,12 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
     struct tarn_directory_thread_stats d;
     tarn_directory_thread_stats(n->directory_thread, &d);
     struct tarn_scrub_stats scrub = tarn_scrub_stats(n->scrub);
-    tarn_buf_printf(out, "# Directory\r\nredis:%s\r\nredis_state:%s\r\nround_trips:%" U "\r\n",
-                    tarn_directory_address(n->directory), d.away ? "away" : "ok",
+    char primary[TARN_PRIMARY_TEXT];
+    tarn_directory_primary(n->directory, primary);
+    tarn_buf_printf(out, "# Directory\r\nredis:%s\r\n", tarn_directory_address(n->directory));
+    if (primary[0])
+        tarn_buf_printf(out, "redis_primary:%s\r\n", primary);
+    tarn_buf_printf(out, "redis_state:%s\r\nround_trips:%" U "\r\n", d.away ? "away" : "ok",
                     tarn_directory_round_trips(n->directory));
     tarn_buf_printf(out,
                     "calls:%" U "\r\nfailed_calls:%" U "\r\npublished:%" U "\r\npublished_direct:%" U

@@ -436,6 +436,9 @@ static void logins_are_hidden(void **state)
         {"unix://user:pass@/a/b?db=1", "unix:///a/b?db=1"},
         {"unix:///a@b", "unix:///a@b"},
         {"redis://host:1", "redis://host:1"},
+        {"redis+sentinel://u:pass@a,b/m?sentinel_password=pass", "redis+sentinel://a,b/m"},
+        {"redis+sentinel://a/m/1?sentinel_user=u&sentinel_password=pass", "redis+sentinel://a/m/1"},
+        {"redis+sentinel://a/m?sentinel_password=p@pass", "(set)"},
         {"pass", "(set)"},
         {"user:pass@host", "(set)"},
     };

@@ -147,6 +147,11 @@ class Idioms(StoreCase):
     def test_repr_has_no_password(self) -> None:
         for login in ("me:secret", "se/cret", "me:se@cret", ":s?#"):
             self.assertEqual(tarn._client._name_of(f"redis://{login}@host:1/2", "m"), "redis://***@host:1/2 ns=m")
+        for login in ("sentinel_password=secret", "sentinel_user=me&sentinel_password=se#cret"):
+            self.assertEqual(tarn._client._name_of(f"redis+sentinel://me:secret@a:1,b/m?{login}", None),
+                             "redis+sentinel://***@a:1,b/m?*** ns=default")
+        self.assertEqual(tarn._client._name_of("redis+sentinel://a/m?sentinel_password=se@cret", None),
+                         "redis+sentinel://***@ ns=default")
         self.assertEqual(tarn._client._name_of("unix:///tmp/a@b", None), "unix:///tmp/a@b ns=default")
         self.assertRegex(repr(self.client), r"<tarn.Client .* ns=default open>")
         self.client.close()

@@ -29,7 +29,8 @@ _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 class Client(_bulk.Bulk, _channels.Channels):
     """A connection to the store; any number of threads may use it at once.
 
-    uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
+    uri         redis://[user[:password]@]host[:port][/db], unix:///path, or with Redis Sentinel
+                redis+sentinel://[user[:password]@]host[:port][,host...]/name[/db]; None: $TARN_REDIS
     ns          namespace
     transports  comma list in order of preference: "shm,tcp"
     secret      shared secret of the nodes; None: $TARN_SECRET, else the one that a node made itself and put into Redis
@@ -260,9 +261,11 @@ def _list_of(keys: Iterable[Key]) -> List[Key]:
 
 
 def _name_of(uri: Optional[str], ns: Optional[str]) -> str:
-    """For repr(): without the password."""
+    """For repr(): without passwords."""
     directory = uri or os.environ.get("TARN_REDIS") or "redis://127.0.0.1:6379"
-    return re.sub(r"://(?!/).*@", "://***@", directory) + f" ns={ns or 'default'}"
+    login = r"://.*" if re.search(r"\?sentinel_.*@", directory) else r"://(?!/).*@"
+    shown = re.sub(login, "://***@", directory)
+    return re.sub(r"\?sentinel_.*", "?***", shown) + f" ns={ns or 'default'}"
 
 
 def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
