@@ -26,15 +26,16 @@
 
 /*
  * KEYS[1] the hash, KEYS[2] the set of nodes; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id
- * that the node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id.
- * Answers Redis's time, then fields and values, one more than the hash has: `nodes`, how many ids the set
- * has. `heartbeat` is another one if the node is refused. HDEL comes first: when its memory is full, Redis
- * lets a script go on that has written.
+ * that the node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id, 8
+ * what tarn_sentinel_run() appends to the run. Answers Redis's time, then fields and values, one more than
+ * the hash has: `nodes`, how many ids the set has. `heartbeat` is another one if the node is refused. HDEL
+ * comes first: when its memory is full, Redis lets a script go on that has written.
  */
 const char tarn_state_script[] =
     "local heartbeat, ttl, last = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5])\n"
     "local fresh, known = ARGV[3], ARGV[4]\n"
     "local run = redis.call('INFO', 'server'):match('run_id:(%w+)') or ''\n"
+    "run = run .. ARGV[8]\n"
     "local t = redis.call('TIME')\n"
     "local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
     "local all, h = redis.call('HGETALL', KEYS[1]), {}\n"
@@ -82,15 +83,16 @@ const char tarn_state_script[] =
 int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r)
 {
-    char key[TARN_REDIS_KEY_TEXT], nodes[TARN_REDIS_KEY_TEXT];
+    char key[TARN_REDIS_KEY_TEXT], nodes[TARN_REDIS_KEY_TEXT], epoch[24] = "";
     tarn_redis_key(d, key, "directory");
     tarn_redis_key(d, nodes, "nodes");
+    tarn_sentinel_run(d, epoch, sizeof epoch);
     struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "2", key, nodes, NULL);
     tarn_command_u64(c, b->heartbeat_ms);
     tarn_command_u64(c, b->ttl_ms);
     tarn_command_strs(c, fresh, b->known, NULL);
     tarn_command_u64(c, b->last_ms);
-    tarn_command_strs(c, b->own_redis ? "1" : "0", b->node->id, NULL);
+    tarn_command_strs(c, b->own_redis ? "1" : "0", b->node->id, epoch, NULL);
     return tarn_resp_append_command(r, c);
 }
 
@@ -198,6 +200,7 @@ static int take_look(void *arg, size_t i, const redisReply *reply)
     if (i != 1)
         return 0;
     tarn_info_value(reply, "run_id:", run, sizeof run);
+    tarn_sentinel_run(l->d, run, sizeof run);
     if (strcmp(run, l->state->run))
         l->state->id[0] = 0;
     memcpy(l->state->run, run, sizeof run);

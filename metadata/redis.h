@@ -91,6 +91,7 @@ struct tarn_directory {
 
     /* with sentinels only (sentinel.c) */
     _Atomic unsigned term, beaten_term; /* number of the primary: now; at the last heartbeat */
+    _Atomic uint64_t config_epoch;      /* of the primary */
     _Atomic unsigned suspicions, answered_suspicions;
     _Atomic uint64_t sentinel_asked_ns;
 
@@ -172,6 +173,9 @@ void tarn_sentinel_confirm(struct tarn_directory *d, uint32_t max_age_ms, uint64
 /* The primary has failed, or has answered that it is none. */
 void tarn_sentinel_suspect(struct tarn_directory *d);
 void tarn_sentinel_heard(struct tarn_directory *d, const redisReply *reply);
+/* Appends to a run_id which change of the primary it belongs to: a Redis that becomes the primary once more
+ * has the same run_id, and older data. */
+void tarn_sentinel_run(const struct tarn_directory *d, char *run, size_t bytes);
 /* Must sentinels be asked before anything else? */
 bool tarn_sentinel_suspects(const struct tarn_directory *d);
 

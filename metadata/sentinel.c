@@ -2,8 +2,8 @@
 /*
  * Redis Sentinel: which Redis is the primary now.
  *
- *   nothing known, or suspected --> ask a sentinel --> connect to what it names --> ROLE says master --> used
- *                                       ^                     |
+ *   nothing known, or suspected --> SENTINEL MASTER --> connect to what it names --> ROLE says master -->
+ * used ^                     |
  *                                       +-- the next sentinel +-- any failure
  *
  * - One sentinel after the other is asked, first the one that answered last. Each, with the Redis that it
@@ -13,7 +13,11 @@
  * - A primary that was cut off from its sentinels goes on answering. So nodes ask a sentinel at heartbeats,
  * and clients before they ask for leases (tarn_sentinel_confirm()). Another answer makes the primary
  * suspected.
- * - Each other primary has a new *term*. A connection belongs to the term in which it was made, and is not
+ * - Sentinels count changes of the primary: config-epoch. One that answers with a smaller number than another
+ *   did before has not heard of the last change. It is believed only if no sentinel answers with a larger
+ * one, as after all were set up anew.
+ * - Each other primary has a new *term*, and so has one that is the primary again: what it holds may be older
+ *   than what its successor had. A connection belongs to the term in which it was made, and is not
  * used in a later one: after one thread has used the new primary, no thread uses the old one any more.
  * - Without an answer of any sentinel, open connections are used on: sentinels that are down harm nobody.
  */
@@ -41,11 +45,17 @@ static bool same(const struct tarn_addr *a, const struct tarn_addr *b)
 
 /* --- one sentinel ------------------------------------------------------------------------------- */
 
+/* What a sentinel says: which Redis, by which change. */
+struct named {
+    struct tarn_addr addr;
+    uint64_t epoch;
+};
+
 struct question {
     const struct tarn_directory *d;
     char sentinel[ADDR_TEXT]; /* who is asked */
     enum said said;
-    struct tarn_addr *primary; /* out */
+    struct named primary; /* out */
 };
 
 /* All sentinels asked before were silent, too, or their failure would be reported instead. */
@@ -74,30 +84,42 @@ static int take_error(struct question *q, const char *text)
     if (strstr(text, "NOAUTH"))
         return refused(q, TARN_E_AUTH, text, "put ?sentinel_password= into the Redis URI");
     if (strstr(text, "NOPERM"))
-        return refused(q, TARN_E_AUTH, text, "grant that user +sentinel|get-master-addr-by-name");
+        return refused(q, TARN_E_AUTH, text, "grant that user +sentinel|master");
+    if (strstr(text, "No such master"))
+        return refused(q, TARN_E_DIRECTORY, text,
+                       "correct the name behind the sentinels (SENTINEL MASTERS lists them)");
     if (strstr(text, "unknown command"))
         return refused(q, TARN_E_DIRECTORY, text, "it is no sentinel: give the addresses of sentinels");
     return refused(q, TARN_E_DIRECTORY, text, "see the sentinel's log");
 }
 
-/* {host, port}; nil: it does not know the name. */
-static int take_address(struct question *q, const redisReply *reply)
+/* The value of this field among names and values; NULL: there is none. */
+static const redisReply *field_of(const redisReply *reply, const char *name)
 {
+    for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i + 1 < reply->elements; i += 2) {
+        const redisReply *n = reply->element[i], *value = reply->element[i + 1];
+        if (n->type == REDIS_REPLY_STRING && value->type == REDIS_REPLY_STRING && !strcmp(n->str, name))
+            return value;
+    }
+    return NULL;
+}
+
+static bool is_number(const redisReply *text, uint64_t most, uint64_t *out)
+{
+    return text && !tarn_u64_parse(text->str, (size_t)text->len, 10, most, out);
+}
+
+static int take_primary(struct question *q, const redisReply *reply)
+{
+    const redisReply *host = field_of(reply, "ip");
     uint64_t port = 0;
-    if (reply->type == REDIS_REPLY_NIL)
-        return refused(q, TARN_E_DIRECTORY, "it knows no primary of that name",
-                       "correct the name behind the sentinels (SENTINEL MASTERS lists them)");
-    bool pair = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
-                reply->element[0]->type == REDIS_REPLY_STRING &&
-                reply->element[1]->type == REDIS_REPLY_STRING;
-    const redisReply *host = pair ? reply->element[0] : NULL, *number = pair ? reply->element[1] : NULL;
-    if (!pair || !host->len || (size_t)host->len >= sizeof q->primary->host ||
-        strlen(host->str) != (size_t)host->len ||
-        tarn_u64_parse(number->str, (size_t)number->len, 10, UINT16_MAX, &port) || !port)
-        return refused(q, TARN_E_DIRECTORY, "its answer is no address",
+    if (!host || !host->len || (size_t)host->len >= sizeof q->primary.addr.host ||
+        strlen(host->str) != (size_t)host->len || !is_number(field_of(reply, "port"), UINT16_MAX, &port) ||
+        !port || !is_number(field_of(reply, "config-epoch"), INT64_MAX, &q->primary.epoch))
+        return refused(q, TARN_E_DIRECTORY, "its answer names no address",
                        "it is no sentinel: correct its address");
-    *q->primary = (struct tarn_addr){.port = (uint16_t)port};
-    memcpy(q->primary->host, host->str, (size_t)host->len);
+    q->primary.addr = (struct tarn_addr){.port = (uint16_t)port};
+    memcpy(q->primary.addr.host, host->str, (size_t)host->len);
     return 0;
 }
 
@@ -105,7 +127,7 @@ static int take_reply(struct question *q, const redisReply *reply, bool is_login
 {
     if (reply->type == REDIS_REPLY_ERROR)
         return take_error(q, reply->str);
-    return is_login ? 0 : take_address(q, reply);
+    return is_login ? 0 : take_primary(q, reply);
 }
 
 static int append_question(const struct tarn_sentinels *s, struct tarn_resp *r)
@@ -114,7 +136,7 @@ static int append_question(const struct tarn_sentinels *s, struct tarn_resp *r)
     if (s->password)
         rc = tarn_resp_append_strs(r, "AUTH", s->user ? s->user : s->password, s->user ? s->password : NULL,
                                    NULL);
-    return rc ? rc : tarn_resp_append_strs(r, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s->name, NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "SENTINEL", "MASTER", s->name, NULL);
 }
 
 /* Asks on a connection to it. */
@@ -224,24 +246,26 @@ static int connect_primary(struct tarn_directory *d, const struct tarn_addr *a, 
 }
 
 /* From now on this is the primary, and sentinel `i` is asked first. */
-static void adopt(struct tarn_directory *d, const struct tarn_addr *a, unsigned i, struct tarn_redis *c)
+static void adopt(struct tarn_directory *d, const struct named *n, unsigned i, struct tarn_redis *c)
 {
     char text[ADDR_TEXT];
     pthread_mutex_lock(&d->lock);
-    bool other = !same(&d->primary, a);
+    bool other = !same(&d->primary, &n->addr) || atomic_load(&d->config_epoch) != n->epoch;
     if (other) {
-        d->primary = *a;
+        d->primary = n->addr;
         d->ndoubtful = 0; /* they are not this one's clients */
+        atomic_store(&d->config_epoch, n->epoch);
         atomic_fetch_add(&d->term, 1);
     }
     d->first_sentinel = i;
     c->term = atomic_load(&d->term);
     pthread_mutex_unlock(&d->lock);
     atomic_store(&d->sentinel_asked_ns, tarn_now_ns());
-    tarn_addr_format(a, text, sizeof text);
+    tarn_addr_format(&n->addr, text, sizeof text);
     if (other)
-        tarn_log(d->log, TARN_LOG_INFO, "sentinel", "msg=\"redis has this primary now\" name=%s primary=%s",
-                 d->uri.sentinels.name, text);
+        tarn_log(d->log, TARN_LOG_INFO, "sentinel",
+                 "msg=\"redis has this primary now\" name=%s primary=%s epoch=%llu", d->uri.sentinels.name,
+                 text, (unsigned long long)n->epoch);
 }
 
 static unsigned first_sentinel(struct tarn_directory *d)
@@ -258,7 +282,7 @@ static int named_in_vain(struct question *q, int rc)
     char text[ADDR_TEXT];
     struct tarn_reason why;
     q->said = NAMED;
-    tarn_addr_format(q->primary, text, sizeof text);
+    tarn_addr_format(&q->primary.addr, text, sizeof text);
     tarn_reason_keep(&why, rc);
     return tarn_fail(rc, "sentinel %s names the primary %s: %.380s", q->sentinel, text, why.text);
 }
@@ -270,46 +294,77 @@ static uint64_t share(uint64_t deadline_ns, unsigned parts)
     return deadline_ns <= now ? deadline_ns : now + (deadline_ns - now) / parts;
 }
 
+/* A search for the primary. */
+struct search {
+    struct tarn_directory *d;
+    struct tarn_cancel *cancel;
+    uint64_t epoch;          /* smaller ones are not believed */
+    bool late;               /* out: a sentinel has told a smaller one */
+    struct tarn_addr failed; /* the last one that was tried */
+    enum said most;
+    struct tarn_reason why; /* what the failure that said most has said */
+};
+
+static int try_sentinel(struct search *w, unsigned i, uint64_t deadline_ns, struct tarn_redis **c_p)
+{
+    struct question q = {.d = w->d};
+    int rc = ask(&q, i, deadline_ns, w->cancel);
+    if (!rc && q.primary.epoch < w->epoch) {
+        w->late = true;
+        return TARN_E_DIRECTORY;
+    }
+    if (!rc && same(&q.primary.addr, &w->failed))
+        return TARN_E_DIRECTORY;
+    if (!rc) {
+        rc = connect_primary(w->d, &q.primary.addr, deadline_ns, w->cancel, c_p);
+        if (!rc) {
+            adopt(w->d, &q.primary, i, *c_p);
+            return 0;
+        }
+        w->failed = q.primary.addr;
+        rc = named_in_vain(&q, rc);
+    }
+    if (q.said >= w->most) {
+        tarn_reason_keep(&w->why, rc);
+        w->most = q.said;
+    }
+    return rc;
+}
+
+static int search(struct search *w, uint64_t deadline_ns, struct tarn_redis **c_p)
+{
+    unsigned n = w->d->uri.sentinels.n, first = first_sentinel(w->d);
+    int rc = TARN_E_DIRECTORY;
+    for (unsigned k = 0; k < n && rc; k++) {
+        rc = try_sentinel(w, (first + k) % n, share(deadline_ns, n - k), c_p);
+        if (rc == TARN_E_CANCELED || rc == TARN_E_NO_MEMORY)
+            return rc;
+    }
+    return rc;
+}
+
 int tarn_sentinel_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
                           struct tarn_redis **c_p)
 {
-    const struct tarn_sentinels *s = &d->uri.sentinels;
-    struct tarn_addr primary, failed = {.port = 0};
-    struct question q = {.d = d, .primary = &primary};
-    struct tarn_reason why = {.code = 0};
-    enum said most = SILENT;
-    unsigned first = first_sentinel(d), suspicions = atomic_load(&d->suspicions);
-    for (unsigned k = 0; k < s->n; k++) {
-        unsigned i = (first + k) % s->n;
-        uint64_t until_ns = share(deadline_ns, s->n - k);
-        int rc = ask(&q, i, until_ns, cancel);
-        if (!rc && same(&primary, &failed))
-            continue;
-        if (!rc) {
-            rc = connect_primary(d, &primary, until_ns, cancel, c_p);
-            if (!rc) {
-                adopt(d, &primary, i, *c_p);
-                atomic_store(&d->answered_suspicions, suspicions);
-                return 0;
-            }
-            failed = primary;
-            rc = named_in_vain(&q, rc);
-        }
-        if (rc == TARN_E_CANCELED || rc == TARN_E_NO_MEMORY)
-            return rc;
-        if (q.said >= most)
-            tarn_reason_keep(&why, rc);
-        most = q.said > most ? q.said : most;
+    struct search w = {.d = d, .cancel = cancel, .epoch = atomic_load(&d->config_epoch)};
+    unsigned suspicions = atomic_load(&d->suspicions);
+    int rc = search(&w, deadline_ns, c_p);
+    if (rc == TARN_E_CANCELED || rc == TARN_E_NO_MEMORY)
+        return rc;
+    if (rc && w.late && w.most < NAMED) {
+        w.epoch = 0;
+        rc = search(&w, deadline_ns, c_p);
     }
-    return tarn_reason_fail(&why);
+    if (!rc)
+        atomic_store(&d->answered_suspicions, suspicions);
+    return rc ? tarn_reason_fail(&w.why) : 0;
 }
 
 void tarn_sentinel_confirm(struct tarn_directory *d, uint32_t max_age_ms, uint64_t deadline_ns)
 {
     if (!d->uri.sentinels.n || tarn_sentinel_suspects(d))
         return;
-    struct tarn_addr primary;
-    struct question q = {.d = d, .primary = &primary};
+    struct question q = {.d = d};
     uint64_t now = tarn_now_ns(), asked = atomic_load(&d->sentinel_asked_ns);
     uint64_t until_ns = tarn_deadline(CONFIRM_MS);
     if (now - asked < max_age_ms * TARN_NS_PER_MS ||
@@ -318,7 +373,8 @@ void tarn_sentinel_confirm(struct tarn_directory *d, uint32_t max_age_ms, uint64
     unsigned i = first_sentinel(d);
     int rc = ask(&q, i, until_ns < deadline_ns ? until_ns : deadline_ns, NULL);
     pthread_mutex_lock(&d->lock);
-    bool other = !rc && !same(&d->primary, &primary);
+    bool other =
+        !rc && (!same(&d->primary, &q.primary.addr) || atomic_load(&d->config_epoch) != q.primary.epoch);
     if (rc)
         d->first_sentinel = (i + 1) % d->uri.sentinels.n;
     pthread_mutex_unlock(&d->lock);
@@ -334,4 +390,11 @@ void tarn_directory_primary(struct tarn_directory *d, char out[TARN_PRIMARY_TEXT
     else
         out[0] = '\0';
     pthread_mutex_unlock(&d->lock);
+}
+
+void tarn_sentinel_run(const struct tarn_directory *d, char *run, size_t bytes)
+{
+    size_t n = strlen(run);
+    if (d->uri.sentinels.n)
+        snprintf(run + n, bytes - n, ":%llu", (unsigned long long)atomic_load(&d->config_epoch));
 }

@@ -49,7 +49,7 @@ static int stop(void **state)
 
 /* Answers every connection with this text, whatever it is asked. */
 struct fake {
-    const char *answer; /* "": never */
+    const char *_Atomic answer; /* "": never */
     struct tarn_addr addr;
     int fd;
     pthread_t thread;
@@ -65,8 +65,9 @@ static void *answer_all(void *arg)
         if (tarn_net_wait(f->fd, POLLIN, tarn_deadline(20), NULL))
             continue;
         fds[n] = accept4(f->fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fds[n] >= 0 && *f->answer)
-            assert_int_equal(write(fds[n], f->answer, strlen(f->answer)), strlen(f->answer));
+        const char *text = f->answer;
+        if (fds[n] >= 0 && *text && write(fds[n], text, strlen(text)) < 0)
+            print_error("a sentinel's answer was not taken\n");
         n += fds[n] >= 0;
     }
     while (n)
@@ -86,6 +87,23 @@ static void fake_end(struct fake *f)
     f->ends = true;
     pthread_join(f->thread, NULL);
     close(f->fd);
+}
+
+/* As SENTINEL MASTER answers. */
+static const char *answer_of(char out[200], const char *ip, const char *port, const char *epoch)
+{
+    const char *texts[] = {"ip", ip, "port", port, "config-epoch", epoch};
+    int n = snprintf(out, 200, "*%zu\r\n", COUNT(texts));
+    for (size_t i = 0; i < COUNT(texts); i++)
+        n += snprintf(out + n, 200 - (size_t)n, "$%zu\r\n%s\r\n", strlen(texts[i]), texts[i]);
+    return out;
+}
+
+static const char *names(char out[200], const struct harness_redis *r, const char *epoch)
+{
+    char port[8];
+    snprintf(port, sizeof port, "%u", r->port);
+    return answer_of(out, "127.0.0.1", port, epoch);
 }
 
 /* --- finding the primary ------------------------------------------------------------------------ */
@@ -137,53 +155,117 @@ static void what_is_wrong_is_said(void **state)
     opens_to(uri_of(hosts, "m"), TARN_E_DIRECTORY, "no sentinel answers");
     assert_said("Connection refused: start them or correct their addresses");
     assert_said(hosts);
-    opens_to(uri_of(s->hosts, "other"), TARN_E_DIRECTORY, "it knows no primary of that name");
+    opens_to(uri_of(s->hosts, "other"), TARN_E_DIRECTORY, "No such master with that name");
     assert_said("SENTINEL MASTERS lists them");
     opens_to(uri_of(server(0), "m"), TARN_E_DIRECTORY, "it is no sentinel: give the addresses of sentinels");
 }
 
 /* Alone each ends in time; with a good one behind it, that one answers in the time that is left. */
+static void answers_nonsense(const char *answer, int code, const char *says)
+{
+    struct fake f;
+    char at[32], hosts[200];
+    fake_start(&f, answer);
+    tarn_addr_format(&f.addr, at, sizeof at);
+    opens_to(uri_of(at, "m"), code, says);
+    snprintf(hosts, sizeof hosts, "%s,%s", at, s->hosts);
+    opens_to(uri_of(hosts, "m"), 0, server(0));
+    fake_end(&f);
+}
+
 static void sentinels_that_answer_nonsense(void **state)
 {
-    static const struct {
-        const char *answer, *says;
-        int code;
-    } rows[] = {
-        {"", "no answer in time", TARN_E_TIMEOUT},
-        {"hello\r\n", "it is no sentinel", TARN_E_DIRECTORY},
-        {"+OK\r\n", "its answer is no address", TARN_E_DIRECTORY},
-        {"*2\r\n$1\r\nh\r\n:1\r\n", "its answer is no address", TARN_E_DIRECTORY},
-        {"*2\r\n$0\r\n\r\n$1\r\n1\r\n", "its answer is no address", TARN_E_DIRECTORY},
-        {"*2\r\n$1\r\nh\r\n$5\r\n99999\r\n", "its answer is no address", TARN_E_DIRECTORY},
-        {"*-1\r\n", "it knows no primary of that name", TARN_E_DIRECTORY},
-        {"-ERR whatever\r\n", "ERR whatever: see the sentinel's log", TARN_E_DIRECTORY},
-    };
+    static const char *const none[] = {"+OK\r\n", "*-1\r\n", "*1\r\n$2\r\nip\r\n",
+                                       "*2\r\n$2\r\nip\r\n:1\r\n"};
+    static const char *const bad[][3] = {
+        {"", "1", "0"}, {"h", "0", "0"}, {"h", "99999", "0"}, {"h", "x", "0"}, {"h", "1", "-1"}};
+    char text[200];
     (void)state;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        struct fake f;
-        char at[32], hosts[200];
-        fake_start(&f, rows[i].answer);
-        tarn_addr_format(&f.addr, at, sizeof at);
-        opens_to(uri_of(at, "m"), rows[i].code, rows[i].says);
-        snprintf(hosts, sizeof hosts, "%s,%s", at, s->hosts);
-        opens_to(uri_of(hosts, "m"), 0, server(0));
-        fake_end(&f);
-    }
+    answers_nonsense("", TARN_E_TIMEOUT, "no answer in time");
+    answers_nonsense("hello\r\n", TARN_E_DIRECTORY, "it is no sentinel");
+    answers_nonsense("-ERR whatever\r\n", TARN_E_DIRECTORY, "ERR whatever: see the sentinel's log");
+    for (size_t i = 0; i < COUNT(none); i++)
+        answers_nonsense(none[i], TARN_E_DIRECTORY, "its answer names no address");
+    for (size_t i = 0; i < COUNT(bad); i++)
+        answers_nonsense(answer_of(text, bad[i][0], bad[i][1], bad[i][2]), TARN_E_DIRECTORY,
+                         "its answer names no address");
 }
 
 /* What a sentinel names is believed only if it calls itself a primary. */
 static void a_replica_is_no_primary(void **state)
 {
     struct fake f;
-    char at[32], hosts[200], answer[100];
+    char at[32], hosts[200], answer[200];
     (void)state;
-    snprintf(answer, sizeof answer, "*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%05u\r\n", s->servers[1]->port);
-    fake_start(&f, answer);
+    fake_start(&f, names(answer, s->servers[1], "0"));
     tarn_addr_format(&f.addr, at, sizeof at);
     opens_to(uri_of(at, "m"), TARN_E_DIRECTORY, "it is no primary");
     snprintf(hosts, sizeof hosts, "%s,%s", at, s->hosts);
     opens_to(uri_of(hosts, "m"), 0, server(0));
     fake_end(&f);
+}
+
+static bool asks_for_leases(struct tarn_directory *d)
+{
+    struct tarn_read_lease_answer a = {.id = "node0"};
+    struct tarn_directory_state state;
+    return tarn_directory_leases(d, &a, 1, &state, tarn_deadline(SHORT_MS), NULL) == 0;
+}
+
+static bool is_at(struct tarn_directory *d, const struct harness_redis *r)
+{
+    char primary[TARN_PRIMARY_TEXT];
+    tarn_directory_primary(d, primary);
+    return !strcmp(primary, r->address);
+}
+
+/* It names an earlier primary, which still believes that it is one. It is believed when it is alone. */
+static void a_sentinel_that_is_late_is_not_believed(void **state)
+{
+    struct harness_redis *earlier = harness_redis_start_new(h, NULL);
+    struct fake late, good;
+    char at[2][32], hosts[80], text[3][200];
+    (void)state;
+    fake_start(&late, names(text[0], s->servers[0], "2"));
+    fake_start(&good, text[0]);
+    tarn_addr_format(&late.addr, at[0], sizeof at[0]);
+    tarn_addr_format(&good.addr, at[1], sizeof at[1]);
+    snprintf(hosts, sizeof hosts, "%s,%s", at[0], at[1]);
+    struct tarn_directory *d = open_directory(uri_of(hosts, "m"));
+    late.answer = names(text[1], earlier, "1");
+    for (uint64_t end = harness_now_ms() + 2500; harness_now_ms() < end; harness_pause()) {
+        assert_true(asks_for_leases(d));
+        assert_true(is_at(d, s->servers[0]));
+    }
+    good.answer = text[1];
+    HARNESS_UNTIL(asks_for_leases(d) && is_at(d, earlier), PATIENCE_MS);
+    tarn_directory_close(d);
+    fake_end(&late);
+    fake_end(&good);
+}
+
+/* Between two times as the primary a Redis may have missed what its successor was told. */
+static void a_primary_that_is_one_again_is_another_directory(void **state)
+{
+    struct tarn_node_record record = node("node0", 5);
+    struct beaten first, next;
+    struct fake f;
+    char at[32], text[2][200];
+    (void)state;
+    fake_start(&f, names(text[0], s->servers[0], "2"));
+    tarn_addr_format(&f.addr, at, sizeof at);
+    struct tarn_directory *d = open_directory(uri_of(at, "m"));
+    first = beat(d, &record);
+    assert_int_equal(first.rc, 0);
+    next = beat_again(d, &record, &first.b);
+    assert_false(next.b.other);
+    f.answer = names(text[1], s->servers[0], "4");
+    HARNESS_UNTIL((next = beat_again(d, &record, &first.b)).rc == 0 && next.b.other, PATIENCE_MS);
+    assert_true(next.b.state.lost);
+    assert_string_not_equal(next.b.state.run, first.b.state.run);
+    tarn_directory_close(d);
+    fake_end(&f);
+    freeReplyObject(harness_redis_call(s->servers[0], "FLUSHALL", NULL));
 }
 
 /* Sentinels that are down harm nobody who is connected. */
@@ -225,20 +307,6 @@ static void passwords(void **state)
 }
 
 /* --- leaving a primary -------------------------------------------------------------------------- */
-
-static bool is_at(struct tarn_directory *d, int i)
-{
-    char primary[TARN_PRIMARY_TEXT];
-    tarn_directory_primary(d, primary);
-    return !strcmp(primary, server(i));
-}
-
-static bool asks_for_leases(struct tarn_directory *d)
-{
-    struct tarn_read_lease_answer a = {.id = "node0"};
-    struct tarn_directory_state state;
-    return tarn_directory_leases(d, &a, 1, &state, tarn_deadline(SHORT_MS), NULL) == 0;
-}
 
 /* A refused write makes the next call ask. */
 static void a_refusal_makes_it_ask_again(void **state)
@@ -293,11 +361,16 @@ static void publish_event(int i)
         harness_redis_call(s->servers[i], "PUBLISH", "tarn:" NS ":events", "stored k n p 1", NULL));
 }
 
-static long long scripts_run(int i)
+/* Of look-ups and scripts, all that a directory does. */
+static long long calls_of(int i)
 {
     redisReply *r = harness_redis_call(s->servers[i], "INFO", "commandstats", NULL);
-    const char *at = strstr(r->str, "cmdstat_evalsha:calls=");
-    long long n = at ? atoll(at + strlen("cmdstat_evalsha:calls=")) : 0;
+    const char *const names_[] = {"cmdstat_evalsha:calls=", "cmdstat_hgetall:calls="};
+    long long n = 0;
+    for (size_t k = 0; k < COUNT(names_); k++) {
+        const char *at = strstr(r->str, names_[k]);
+        n += at ? atoll(at + strlen(names_[k])) : 0;
+    }
     freeReplyObject(r);
     return n;
 }
@@ -333,7 +406,7 @@ static void moves_by_a_beat(struct member *m)
     struct tarn_directory_state now;
     m->last = beat_again(m->d, &m->record, &m->last.b);
     assert_int_equal(m->last.rc, 0);
-    assert_true(is_at(m->d, 1));
+    assert_true(is_at(m->d, s->servers[1]));
     assert_true(m->last.b.other);
     m->last = beat_again(m->d, &m->record, &m->last.b);
     assert_false(m->last.b.other);
@@ -345,9 +418,26 @@ static void moves_by_a_beat(struct member *m)
 static void moves_by_leases(struct member *m)
 {
     struct tarn_directory_state now;
-    HARNESS_UNTIL(asks_for_leases(m->d) && is_at(m->d, 1), 5000);
+    HARNESS_UNTIL(asks_for_leases(m->d) && is_at(m->d, s->servers[1]), 5000);
     assert_int_equal(tarn_directory_look(m->d, soon(), &now), 0);
     assert_string_equal(now.id, "");
+}
+
+static void *look_once(void *arg)
+{
+    look(arg, "k");
+    return NULL;
+}
+
+/* Two look-ups at once take two connections from the pool. */
+static void look_twice_at_once(struct tarn_directory *d, int i)
+{
+    pthread_t threads[2];
+    freeReplyObject(harness_redis_call(s->servers[i], "CLIENT", "PAUSE", "300", NULL));
+    for (int t = 0; t < 2; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, look_once, d), 0);
+    for (int t = 0; t < 2; t++)
+        pthread_join(threads[t], NULL);
 }
 
 static void publishes_nothing_on_its_stream(struct member *m)
@@ -379,15 +469,17 @@ static void an_old_primary_that_goes_on_is_left(void **state)
     HARNESS_UNTIL(subscribed(0), PATIENCE_MS);
     publish_event(0);
     HARNESS_UNTIL(l.heard == 1, PATIENCE_MS);
+    look_twice_at_once(a.d, 0);
     make_stale();
-    long long before = scripts_run(0);
+    long long before = calls_of(0);
     moves_by_a_beat(&a);
     publishes_nothing_on_its_stream(&a);
     moves_by_leases(&b);
     publishes_nothing_on_its_stream(&b);
     look(idle, "k"); /* its connection is still open, and nobody has asked for 5 s */
-    assert_true(is_at(idle, 1));
-    assert_int_equal(scripts_run(0), before);
+    assert_true(is_at(idle, s->servers[1]));
+    look_twice_at_once(a.d, 1);
+    assert_int_equal(calls_of(0), before);
     HARNESS_UNTIL(subscribed(1), 5000);
     publish_event(1);
     pthread_join(l.thread, NULL);
@@ -406,6 +498,8 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_said),
         cmocka_unit_test(sentinels_that_answer_nonsense),
         cmocka_unit_test(a_replica_is_no_primary),
+        cmocka_unit_test(a_sentinel_that_is_late_is_not_believed),
+        cmocka_unit_test(a_primary_that_is_one_again_is_another_directory),
         cmocka_unit_test(without_sentinels_connections_are_used_on),
         cmocka_unit_test(a_refusal_makes_it_ask_again),
         cmocka_unit_test(an_old_primary_that_goes_on_is_left), /* last: server 1 is the primary then */
