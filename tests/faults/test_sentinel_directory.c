@@ -306,6 +306,43 @@ static void passwords(void **state)
     assert_null(strstr(tarn_last_error(), "s3nt@"));
 }
 
+/* Gives a user of all sentinels this right only. */
+static void let(const char *user, const char *right)
+{
+    for (int i = 0; i < SENTINELS; i++) {
+        struct tarn_resp *r = harness_connect(s->addresses[i]);
+        freeReplyObject(harness_command(r, "AUTH", s->password, NULL));
+        redisReply *reply =
+            harness_command(r, "ACL", "SETUSER", user, "on", ">pw", "resetchannels", "-@all", right, NULL);
+        assert_int_equal(reply->type, REDIS_REPLY_STATUS);
+        freeReplyObject(reply);
+        tarn_resp_free(r);
+    }
+}
+
+/* docs/sentinel.md says which rights users need. */
+static void rights(void **state)
+{
+    char uri[300];
+    (void)state;
+    let("able", "+sentinel|master");
+    let("unable", "+ping");
+    snprintf(uri, sizeof uri, "redis+sentinel://:r3dis@%s/m?sentinel_user=able&sentinel_password=pw",
+             s->hosts);
+    opens_to(uri, 0, server(0));
+    snprintf(uri, sizeof uri, "redis+sentinel://:r3dis@%s/m?sentinel_user=unable&sentinel_password=pw",
+             s->hosts);
+    opens_to(uri, TARN_E_AUTH, "grant that user +sentinel|master");
+    freeReplyObject(harness_redis_call(s->servers[0], "ACL", "SETUSER", "able", "on", ">pw", "-@all", "+ping",
+                                       "+role", NULL));
+    freeReplyObject(
+        harness_redis_call(s->servers[0], "ACL", "SETUSER", "unable", "on", ">pw", "-@all", "+ping", NULL));
+    snprintf(uri, sizeof uri, "redis+sentinel://able:pw@%s/m?sentinel_password=s3nt", s->hosts);
+    opens_to(uri, 0, server(0));
+    snprintf(uri, sizeof uri, "redis+sentinel://unable:pw@%s/m?sentinel_password=s3nt", s->hosts);
+    opens_to(uri, TARN_E_AUTH, "grant the user what metadata/KEYS.md lists");
+}
+
 /* --- leaving a primary -------------------------------------------------------------------------- */
 
 /* A refused write makes the next call ask. */
@@ -504,7 +541,7 @@ int main(void)
         cmocka_unit_test(a_refusal_makes_it_ask_again),
         cmocka_unit_test(an_old_primary_that_goes_on_is_left), /* last: server 1 is the primary then */
     };
-    const struct CMUnitTest guarded[] = {cmocka_unit_test(passwords)};
+    const struct CMUnitTest guarded[] = {cmocka_unit_test(passwords), cmocka_unit_test(rights)};
     int failed = cmocka_run_group_tests(plain, start_without_passwords, stop);
     return failed + cmocka_run_group_tests(guarded, start_with_passwords, stop);
 }
