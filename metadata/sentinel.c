@@ -2,23 +2,23 @@
 /*
  * Redis Sentinel: which Redis is the primary now.
  *
- *   nothing known, or suspected --> SENTINEL MASTER --> connect to what it names --> ROLE says master -->
- * used ^                     |
- *                                       +-- the next sentinel +-- any failure
+ *   nothing known, or suspected -> ask a sentinel -> connect to what it names -> ROLE: master -> used
+ *                                     |                     |                      |
+ *                                     +-- any failure: ask the next sentinel ------+
  *
  * - One sentinel after the other is asked, first the one that answered last. Each, with the Redis that it
  *   names, gets an equal share of the time that is left.
- * - A failed connection, and an answer that only a Redis gives that is not the primary or not ready, makes
- * the primary suspected: the next pipeline asks sentinels before it uses any connection.
+ * - Two questions go together. GET-MASTER-ADDR-BY-NAME gives the address: during a failover it is the new one
+ *   before MASTER says so. MASTER gives config-epoch, the number of the last change of the primary.
+ * - A sentinel with a smaller config-epoch than was seen before has not heard of the last change. It is
+ *   believed only if no sentinel has a larger one, as after all were set up anew.
+ * - A failed connection makes the primary suspected, and so do answers that only a Redis gives that is no
+ *   primary or is not ready. The next pipeline then asks sentinels before it uses any connection.
  * - A primary that was cut off from its sentinels goes on answering. So nodes ask a sentinel at heartbeats,
- * and clients before they ask for leases (tarn_sentinel_confirm()). Another answer makes the primary
- * suspected.
- * - Sentinels count changes of the primary: config-epoch. One that answers with a smaller number than another
- *   did before has not heard of the last change. It is believed only if no sentinel answers with a larger
- * one, as after all were set up anew.
- * - Each other primary has a new *term*, and so has one that is the primary again: what it holds may be older
- *   than what its successor had. A connection belongs to the term in which it was made, and is not
- * used in a later one: after one thread has used the new primary, no thread uses the old one any more.
+ *   clients before they ask for leases (tarn_sentinel_confirm()). Another answer makes the primary suspected.
+ * - Each other primary has a new term, and so has one that is the primary again: what it holds may be older
+ *   than what its successor had. A connection belongs to the term in which it was made, and is not used in a
+ *   later one: after one thread has used the new primary, no thread uses the old one any more.
  * - Without an answer of any sentinel, open connections are used on: sentinels that are down harm nobody.
  */
 #include <errno.h>
@@ -32,6 +32,7 @@
 #include "metadata/redis.h"
 
 #define CONFIRM_MS 200 /* for an answer that nobody needs */
+#define NO_SENTINEL "it is no sentinel: correct its address"
 
 /* How much a failure says: the one that says most is reported. */
 enum said { SILENT, REFUSED, NAMED };
@@ -84,10 +85,7 @@ static int take_error(struct question *q, const char *text)
     if (strstr(text, "NOAUTH"))
         return refused(q, TARN_E_AUTH, text, "put ?sentinel_password= into the Redis URI");
     if (strstr(text, "NOPERM"))
-        return refused(q, TARN_E_AUTH, text, "grant that user +sentinel|master");
-    if (strstr(text, "No such master"))
-        return refused(q, TARN_E_DIRECTORY, text,
-                       "correct the name behind the sentinels (SENTINEL MASTERS lists them)");
+        return refused(q, TARN_E_AUTH, text, "grant that user what docs/sentinel.md lists");
     if (strstr(text, "unknown command"))
         return refused(q, TARN_E_DIRECTORY, text, "it is no sentinel: give the addresses of sentinels");
     return refused(q, TARN_E_DIRECTORY, text, "see the sentinel's log");
@@ -109,25 +107,39 @@ static bool is_number(const redisReply *text, uint64_t most, uint64_t *out)
     return text && !tarn_u64_parse(text->str, (size_t)text->len, 10, most, out);
 }
 
-static int take_primary(struct question *q, const redisReply *reply)
+/* {host, port}; nil: it does not know the name. */
+static int take_address(struct question *q, const redisReply *reply)
 {
-    const redisReply *host = field_of(reply, "ip");
+    struct tarn_addr *a = &q->primary.addr;
     uint64_t port = 0;
-    if (!host || !host->len || (size_t)host->len >= sizeof q->primary.addr.host ||
-        strlen(host->str) != (size_t)host->len || !is_number(field_of(reply, "port"), UINT16_MAX, &port) ||
-        !port || !is_number(field_of(reply, "config-epoch"), INT64_MAX, &q->primary.epoch))
-        return refused(q, TARN_E_DIRECTORY, "its answer names no address",
-                       "it is no sentinel: correct its address");
-    q->primary.addr = (struct tarn_addr){.port = (uint16_t)port};
-    memcpy(q->primary.addr.host, host->str, (size_t)host->len);
+    if (reply->type == REDIS_REPLY_NIL)
+        return refused(q, TARN_E_DIRECTORY, "it knows no primary of that name",
+                       "correct the name behind the sentinels (SENTINEL MASTERS lists them)");
+    bool pair = reply->type == REDIS_REPLY_ARRAY && reply->elements == 2 &&
+                reply->element[0]->type == REDIS_REPLY_STRING &&
+                reply->element[1]->type == REDIS_REPLY_STRING;
+    const redisReply *host = pair ? reply->element[0] : NULL;
+    if (!pair || !host->len || (size_t)host->len >= sizeof a->host ||
+        strlen(host->str) != (size_t)host->len || !is_number(reply->element[1], UINT16_MAX, &port) || !port)
+        return refused(q, TARN_E_DIRECTORY, "its answer is no address", NO_SENTINEL);
+    *a = (struct tarn_addr){.port = (uint16_t)port};
+    memcpy(a->host, host->str, (size_t)host->len);
     return 0;
 }
 
-static int take_reply(struct question *q, const redisReply *reply, bool is_login)
+static int take_epoch(struct question *q, const redisReply *reply)
+{
+    if (is_number(field_of(reply, "config-epoch"), INT64_MAX, &q->primary.epoch))
+        return 0;
+    return refused(q, TARN_E_DIRECTORY, "its answer has no config-epoch", NO_SENTINEL);
+}
+
+/* `left`: how many replies are still missing. */
+static int take_reply(struct question *q, const redisReply *reply, int left)
 {
     if (reply->type == REDIS_REPLY_ERROR)
         return take_error(q, reply->str);
-    return is_login ? 0 : take_primary(q, reply);
+    return left == 2 ? 0 : left == 1 ? take_address(q, reply) : take_epoch(q, reply);
 }
 
 static int append_question(const struct tarn_sentinels *s, struct tarn_resp *r)
@@ -136,6 +148,8 @@ static int append_question(const struct tarn_sentinels *s, struct tarn_resp *r)
     if (s->password)
         rc = tarn_resp_append_strs(r, "AUTH", s->user ? s->user : s->password, s->user ? s->password : NULL,
                                    NULL);
+    if (!rc)
+        rc = tarn_resp_append_strs(r, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s->name, NULL);
     return rc ? rc : tarn_resp_append_strs(r, "SENTINEL", "MASTER", s->name, NULL);
 }
 
@@ -144,14 +158,14 @@ static int talk(struct question *q, struct tarn_resp *r, uint64_t deadline_ns, s
 {
     const struct tarn_sentinels *s = &q->d->uri.sentinels;
     int rc = append_question(s, r);
-    for (int left = s->password ? 2 : 1; left-- && !rc;) {
+    for (int left = s->password ? 3 : 2; left-- && !rc;) {
         redisReply *reply;
         rc = tarn_resp_read(r, deadline_ns, cancel, &reply);
         if (rc == TARN_E_PROTOCOL)
-            return refused(q, TARN_E_DIRECTORY, tarn_resp_cause(r), "it is no sentinel: correct its address");
+            return refused(q, TARN_E_DIRECTORY, tarn_resp_cause(r), NO_SENTINEL);
         if (rc)
             return silent(q, rc, tarn_resp_cause(r));
-        rc = take_reply(q, reply, left > 0);
+        rc = take_reply(q, reply, left);
         freeReplyObject(reply);
     }
     return rc;

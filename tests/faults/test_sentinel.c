@@ -184,7 +184,7 @@ static int start_nodes(void **state, const char *heartbeat_ms)
 /* A node's record lives for less time than a failover takes. */
 static int start(void **state)
 {
-    return start_nodes(state, "200");
+    return start_nodes(state, "600");
 }
 
 /* It lives for more than a failover and two heartbeats. */

@@ -89,13 +89,11 @@ static void fake_end(struct fake *f)
     close(f->fd);
 }
 
-/* As SENTINEL MASTER answers. */
+/* As a sentinel answers: the address, then fields of which one is the config-epoch. */
 static const char *answer_of(char out[200], const char *ip, const char *port, const char *epoch)
 {
-    const char *texts[] = {"ip", ip, "port", port, "config-epoch", epoch};
-    int n = snprintf(out, 200, "*%zu\r\n", COUNT(texts));
-    for (size_t i = 0; i < COUNT(texts); i++)
-        n += snprintf(out + n, 200 - (size_t)n, "$%zu\r\n%s\r\n", strlen(texts[i]), texts[i]);
+    snprintf(out, 200, "*2\r\n$%zu\r\n%s\r\n$%zu\r\n%s\r\n*2\r\n$12\r\nconfig-epoch\r\n$%zu\r\n%s\r\n",
+             strlen(ip), ip, strlen(port), port, strlen(epoch), epoch);
     return out;
 }
 
@@ -155,7 +153,7 @@ static void what_is_wrong_is_said(void **state)
     opens_to(uri_of(hosts, "m"), TARN_E_DIRECTORY, "no sentinel answers");
     assert_said("Connection refused: start them or correct their addresses");
     assert_said(hosts);
-    opens_to(uri_of(s->hosts, "other"), TARN_E_DIRECTORY, "No such master with that name");
+    opens_to(uri_of(s->hosts, "other"), TARN_E_DIRECTORY, "it knows no primary of that name");
     assert_said("SENTINEL MASTERS lists them");
     opens_to(uri_of(server(0), "m"), TARN_E_DIRECTORY, "it is no sentinel: give the addresses of sentinels");
 }
@@ -175,20 +173,22 @@ static void answers_nonsense(const char *answer, int code, const char *says)
 
 static void sentinels_that_answer_nonsense(void **state)
 {
-    static const char *const none[] = {"+OK\r\n", "*-1\r\n", "*1\r\n$2\r\nip\r\n",
-                                       "*2\r\n$2\r\nip\r\n:1\r\n"};
-    static const char *const bad[][3] = {
-        {"", "1", "0"}, {"h", "0", "0"}, {"h", "99999", "0"}, {"h", "x", "0"}, {"h", "1", "-1"}};
+    static const char *const none[] = {"+OK\r\n", "*1\r\n$1\r\nh\r\n", "*2\r\n$1\r\nh\r\n:1\r\n"};
+    static const char *const bad[][4] = {
+        {"", "1", "0", "is no address"},      {"h", "0", "0", "is no address"},
+        {"h", "99999", "0", "is no address"}, {"h", "x", "0", "is no address"},
+        {"h", "1", "-1", "no config-epoch"},
+    };
     char text[200];
     (void)state;
     answers_nonsense("", TARN_E_TIMEOUT, "no answer in time");
     answers_nonsense("hello\r\n", TARN_E_DIRECTORY, "it is no sentinel");
     answers_nonsense("-ERR whatever\r\n", TARN_E_DIRECTORY, "ERR whatever: see the sentinel's log");
+    answers_nonsense("*-1\r\n", TARN_E_DIRECTORY, "it knows no primary of that name");
     for (size_t i = 0; i < COUNT(none); i++)
-        answers_nonsense(none[i], TARN_E_DIRECTORY, "its answer names no address");
+        answers_nonsense(none[i], TARN_E_DIRECTORY, "its answer is no address");
     for (size_t i = 0; i < COUNT(bad); i++)
-        answers_nonsense(answer_of(text, bad[i][0], bad[i][1], bad[i][2]), TARN_E_DIRECTORY,
-                         "its answer names no address");
+        answers_nonsense(answer_of(text, bad[i][0], bad[i][1], bad[i][2]), TARN_E_DIRECTORY, bad[i][3]);
 }
 
 /* What a sentinel names is believed only if it calls itself a primary. */
@@ -306,14 +306,14 @@ static void passwords(void **state)
     assert_null(strstr(tarn_last_error(), "s3nt@"));
 }
 
-/* Gives a user of all sentinels this right only. */
-static void let(const char *user, const char *right)
+/* Gives a user of all sentinels these rights only. */
+static void let(const char *user, const char *right, const char *other)
 {
     for (int i = 0; i < SENTINELS; i++) {
         struct tarn_resp *r = harness_connect(s->addresses[i]);
         freeReplyObject(harness_command(r, "AUTH", s->password, NULL));
-        redisReply *reply =
-            harness_command(r, "ACL", "SETUSER", user, "on", ">pw", "resetchannels", "-@all", right, NULL);
+        redisReply *reply = harness_command(r, "ACL", "SETUSER", user, "on", ">pw", "resetchannels", "-@all",
+                                            right, other, NULL);
         assert_int_equal(reply->type, REDIS_REPLY_STATUS);
         freeReplyObject(reply);
         tarn_resp_free(r);
@@ -325,14 +325,14 @@ static void rights(void **state)
 {
     char uri[300];
     (void)state;
-    let("able", "+sentinel|master");
-    let("unable", "+ping");
+    let("able", "+sentinel|master", "+sentinel|get-master-addr-by-name");
+    let("unable", "+sentinel|master", NULL);
     snprintf(uri, sizeof uri, "redis+sentinel://:r3dis@%s/m?sentinel_user=able&sentinel_password=pw",
              s->hosts);
     opens_to(uri, 0, server(0));
     snprintf(uri, sizeof uri, "redis+sentinel://:r3dis@%s/m?sentinel_user=unable&sentinel_password=pw",
              s->hosts);
-    opens_to(uri, TARN_E_AUTH, "grant that user +sentinel|master");
+    opens_to(uri, TARN_E_AUTH, "grant that user what docs/sentinel.md lists");
     freeReplyObject(harness_redis_call(s->servers[0], "ACL", "SETUSER", "able", "on", ">pw", "-@all", "+ping",
                                        "+role", NULL));
     freeReplyObject(
