@@ -109,22 +109,25 @@ static int parse_host(const char *text, size_t n, const char *port, struct tarn_
     const char *bracket = memchr(text, ']', n);
     size_t host = bracket ? (size_t)(bracket - text) : 0;
     bool has_port = memchr(text + host, ':', n - host);
-    if (n == 0 || n > sizeof a->host)
+    if (n == 0 || n + sizeof ":65535" > sizeof where)
         return TARN_E_INVALID;
     snprintf(where, sizeof where, "%.*s%s%s", (int)n, text, has_port ? "" : ":", has_port ? "" : port);
-    return tarn_addr_parse(where, "redis uri", a);
+    int rc = tarn_addr_parse(where, "redis uri", a);
+    /* "unix:6379" is a path there */
+    return a->is_unix || strpbrk(a->host, "[]") ? TARN_E_INVALID : rc;
 }
 
 /* Without an @ the text may be user and password alone, and is not shown. */
 static int parse_tcp(const char *text, bool login, struct tarn_redis_uri *u)
 {
     size_t n = strcspn(text, "/?");
-    if (n == 0 || n > sizeof u->addr.host)
+    if (n == 0)
         return tarn_fail(TARN_E_CONFIG, "redis uri: no host in it: " FORMS);
     if (text[n] == '?')
         return tarn_fail(TARN_E_CONFIG, "redis uri: a ? behind the host: " FORMS);
     if (parse_host(text, n, "6379", &u->addr))
-        return login ? tarn_fail(TARN_E_CONFIG, "redis uri: '%.*s' is no host and port: " FORMS, (int)n, text)
+        return login ? tarn_fail(TARN_E_CONFIG, "redis uri: '%.*s' is no host and port: " FORMS,
+                                 n < 300 ? (int)n : 300, text)
                      : tarn_fail(TARN_E_CONFIG, "redis uri: no host and port behind ://: " FORMS);
     return text[n] ? parse_db(text + n + 1, strlen(text + n + 1), u) : 0;
 }
