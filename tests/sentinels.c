@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define START_MS 30000
+#define TRIES 8 /* to start the sentinels */
 
 static void write_conf(struct harness *h, const struct sentinels *s, const char *path, uint16_t port)
 {
@@ -22,21 +23,6 @@ static void write_conf(struct harness *h, const struct sentinels *s, const char 
     assert_int_equal(fclose(f), 0);
 }
 
-static void start_sentinel(struct harness *h, struct sentinels *s, int i)
-{
-    char name[16], file[24];
-    uint16_t port = harness_free_port();
-    snprintf(name, sizeof name, "sentinel%d", i);
-    snprintf(file, sizeof file, "%s.conf", name);
-    const char *path = harness_path(h, file);
-    write_conf(h, s, path, port);
-    const char *argv[] = {"redis-server", path, "--sentinel", NULL};
-    s->processes[i] = harness_spawn(h, name, argv);
-    snprintf(s->addresses[i], sizeof s->addresses[i], "127.0.0.1:%u", port);
-    snprintf(s->hosts + strlen(s->hosts), sizeof s->hosts - strlen(s->hosts), "%s%s", i ? "," : "",
-             s->addresses[i]);
-}
-
 /* NULL: it does not answer yet. */
 static redisReply *call(const struct sentinels *s, int i, const char *what)
 {
@@ -51,6 +37,25 @@ static redisReply *call(const struct sentinels *s, int i, const char *what)
     reply = harness_command(r, "SENTINEL", what, "m", NULL);
     tarn_resp_free(r);
     return reply;
+}
+
+/* False: its port was taken meanwhile. */
+static bool start_sentinel(struct harness *h, struct sentinels *s, int i)
+{
+    char name[16], file[24];
+    uint16_t port = harness_free_port();
+    redisReply *pong = NULL;
+    snprintf(name, sizeof name, "sentinel%d", i);
+    snprintf(file, sizeof file, "%s.conf", name);
+    const char *path = harness_path(h, file);
+    write_conf(h, s, path, port);
+    const char *argv[] = {"redis-server", path, "--sentinel", NULL};
+    s->processes[i] = harness_spawn(h, name, argv);
+    snprintf(s->addresses[i], sizeof s->addresses[i], "127.0.0.1:%u", port);
+    HARNESS_UNTIL(!harness_running(s->processes[i]) || (pong = call(s, i, "MASTER")), START_MS);
+    if (pong)
+        freeReplyObject(pong);
+    return harness_running(s->processes[i]);
 }
 
 static bool has(const redisReply *fields, const char *name, const char *value)
@@ -98,8 +103,14 @@ struct sentinels *sentinels_start(struct harness *h, const char *redis_password,
     struct sentinels *s = &all;
     *s = (struct sentinels){.password = password};
     start_servers(h, s, redis_password);
-    for (int i = 0; i < SENTINELS; i++)
-        start_sentinel(h, s, i);
+    for (int i = 0, tries = 0; i < SENTINELS; tries++) {
+        assert_true(tries < TRIES);
+        if (!start_sentinel(h, s, i))
+            continue;
+        snprintf(s->hosts + strlen(s->hosts), sizeof s->hosts - strlen(s->hosts), "%s%s", i ? "," : "",
+                 s->addresses[i]);
+        i++;
+    }
     snprintf(s->redis.url, sizeof s->redis.url, "redis+sentinel://%s%s%s%s/m%s%s", redis_password ? ":" : "",
              redis_password ? redis_password : "", redis_password ? "@" : "", s->hosts,
              password ? "?sentinel_password=" : "", password ? password : "");

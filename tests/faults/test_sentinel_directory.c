@@ -145,6 +145,16 @@ static void the_primary_is_found(void **state)
     opens_to(uri_of(hosts, "m"), 0, server(0)); /* the first is down */
 }
 
+static void the_command_shows_the_primary(void **state)
+{
+    struct harness_process *p;
+    char now[64];
+    (void)state;
+    harness_run(h, &p, "tarn", "doctor", "--redis", s->redis.url, NULL);
+    snprintf(now, sizeof now, "now at %s", server(0));
+    assert_true(holds(harness_stdout(p, NULL), now));
+}
+
 static void what_is_wrong_is_said(void **state)
 {
     char hosts[64];
@@ -532,6 +542,7 @@ int main(void)
 {
     const struct CMUnitTest plain[] = {
         cmocka_unit_test(the_primary_is_found),
+        cmocka_unit_test(the_command_shows_the_primary),
         cmocka_unit_test(what_is_wrong_is_said),
         cmocka_unit_test(sentinels_that_answer_nonsense),
         cmocka_unit_test(a_replica_is_no_primary),
