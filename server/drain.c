@@ -114,6 +114,19 @@ static void withdraw_all(struct tarn_node *n)
     next_page(page);
 }
 
+/* The objects stay, and so does the record until it expires: the next start goes on with both. Commits under
+ * way are waited for: what they leave unanswered is dropped then. */
+static void stop_keeping(struct tarn_node *n)
+{
+    if (!n->keep_until_ns)
+        n->keep_until_ns = tarn_deadline(2 * (uint32_t)n->config->redis_timeout_ms);
+    if (n->unsettled && tarn_now_ns() < n->keep_until_ns)
+        return;
+    tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"the node ends and keeps its objects\" status=%d",
+             n->exit_status);
+    tarn_loop_stop(n->host.loop);
+}
+
 bool tarn_drain_begin(struct tarn_node *n)
 {
     if (n->state != TARN_NODE_READY)
@@ -142,6 +155,10 @@ void tarn_drain_check(struct tarn_node *n)
     leave_when_settled(n);
     if (n->state != TARN_NODE_DRAINING)
         return;
+    if (n->keep_until_ns) {
+        stop_keeping(n);
+        return;
+    }
     if (!any_in_use(n))
         n->drain_deadline_ns = 0;
     for (uint32_t i = 0; i < n->record.npools; i++) {
@@ -155,7 +172,10 @@ void tarn_drain_check(struct tarn_node *n)
     if (reserved)
         tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"puts in flight are given up\" reservations=%" PRIu64,
                  reserved);
-    withdraw_all(n);
+    if (n->keeps)
+        stop_keeping(n);
+    else
+        withdraw_all(n);
 }
 
 void tarn_drain_taken(struct tarn_node *n, uint64_t other_epoch)

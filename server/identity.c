@@ -306,7 +306,8 @@ static int first_beat(struct tarn_node *n, struct tarn_beat *b)
     uint64_t until_ms = 0; /* by Redis's time */
     for (;;) {
         tarn_presence_fill(n, b);
-        b->make_until_ms = UINT64_MAX; /* it holds nothing yet */
+        if (!n->taken_over)
+            b->make_until_ms = UINT64_MAX; /* it holds nothing yet */
         int rc = tarn_directory_beat(n->directory, b, tarn_deadline((uint32_t)n->config->redis_timeout_ms));
         if (!b->conflict || (until_ms && s->now_ms >= until_ms))
             return rc;
@@ -336,7 +337,8 @@ int tarn_identity_claim(struct tarn_node *n)
         if (rc)
             return rc;
         if (!b.taken_epoch) {
-            tarn_presence_begin(n, &b);
+            if (!n->taken_over) /* else the first heartbeat decides */
+                tarn_presence_begin(n, &b);
             return 0;
         }
         rc = look_at_holder(n, tarn_deadline(timeout_ms), last);

@@ -95,8 +95,10 @@ static void end_signal(void *arg, int events)
     eventfd_t signals = 0;
     (void)events;
     eventfd_read(signal_fd, &signals);
-    if (!p->ending)
+    if (!p->ending) {
+        p->node->keeps = p->node->keep && p->node->state == TARN_NODE_READY;
         p->node->drain(p->node);
+    }
     if (p->ending || signals > 1) {
         p->node->exit_status = 1;
         tarn_loop_stop(p->node->host.loop);

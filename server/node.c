@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/net.h"
 #include "base/text.h"
 #include "base/thread.h"
@@ -22,6 +23,7 @@
 #include "server/directory/scrub.h"
 #include "server/drain.h"
 #include "server/identity.h"
+#include "server/store/keep.h"
 #include "server/store/populate.h"
 #include "transport/host/start.h"
 
@@ -44,17 +46,103 @@ static void object_gone(void *arg, const struct tarn_key *key, const struct tarn
     tarn_directory_thread_withdraw(n->directory_thread, key, l, bytes, events[why]);
 }
 
+/* --- the state directory ------------------------------------------------------------------------ */
+
+static int keep_pool_of(const char *text, struct tarn_keep_pool *out)
+{
+    struct tarn_pool_options o;
+    int rc = tarn_pool_options_parse(text, &o);
+    if (!rc && (o.device[0] || o.huge))
+        rc = tarn_fail(
+            TARN_E_CONFIG,
+            "--state-dir: pool %s: %s: leave --state-dir out, or give that pool to another node", o.name,
+            o.huge ? "huge=1 takes memory that is in no directory; a tmpfs mounted with huge=always has "
+                     "huge pages, too"
+                   : "the memory of a GPU does not outlive the process");
+    *out = (struct tarn_keep_pool){.bytes = o.bytes, .align = o.align, .slots = tarn_pool_slots(&o)};
+    memcpy(out->name, o.name, sizeof(out->name));
+    return rc;
+}
+
+static int open_keep(struct tarn_node *n)
+{
+    const struct tarn_node_config *c = n->config;
+    struct tarn_keep_owner *owner = calloc(1, sizeof(*owner));
+    const char *redis = c->redis ? c->redis : "";
+    int rc = owner ? 0 : tarn_fail(TARN_E_NO_MEMORY, "--state-dir: out of memory");
+    if (!rc && !c->id)
+        rc = tarn_fail(TARN_E_CONFIG, "--state-dir: a state belongs to a node: give it an --id");
+    for (size_t i = 0; !rc && i < c->pools.n; i++)
+        rc = keep_pool_of(c->pools.values[i], &owner->pools[owner->npools++]);
+    if (!rc) {
+        memcpy(owner->id, n->id, sizeof(owner->id));
+        snprintf(owner->ns, sizeof(owner->ns), "%s", c->ns);
+        owner->redis = tarn_hash(redis, strlen(redis), 0);
+        owner->heartbeat_ms = (uint32_t)c->heartbeat_ms;
+        n->tick_base_ns = tarn_now_ns();
+        rc = tarn_keep_open(c->state_dir, owner, &n->log, &n->epoch, &n->tick_base_ns, &n->keep);
+    }
+    free(owner);
+    return rc;
+}
+
+static void add_old_page(void *arg, void *page)
+{
+    struct tarn_node *n = arg;
+    if (tarn_store_hazard_add(n->store, page))
+        n->pages_failed = true;
+}
+
+static void remove_old_page(void *arg, void *page)
+{
+    struct tarn_node *n = arg;
+    tarn_store_hazard_remove(n->store, page);
+}
+
+/* Pages first: they say what must not be freed. */
+static int take_over(struct tarn_node *n)
+{
+    uint64_t objects = 0, since = tarn_now_ns();
+    int rc = tarn_keep_pages(n->keep, sizeof(struct tarn_hazard_page), add_old_page, n);
+    if (!rc && n->pages_failed)
+        rc = tarn_fail(TARN_E_NO_MEMORY, "--state-dir: out of memory");
+    if (!rc && tarn_keep_found(n->keep)) {
+        n->taken_over = tarn_presence_take_over(n);
+        rc = n->taken_over
+                 ? tarn_store_take_over(n->store)
+                 : tarn_fail(TARN_E_CONFIG,
+                             "--state-dir %s: the file \"presence\" is damaged: remove the state's files",
+                             n->config->state_dir);
+    }
+    if (!rc)
+        rc = tarn_keep_begin(n->keep);
+    for (uint32_t i = 0; !rc && i < n->config->pools.n; i++) {
+        struct tarn_pool_stats stats;
+        tarn_store_stats(n->store, i, &stats);
+        objects += stats.objects;
+    }
+    if (!rc && n->taken_over)
+        tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"state taken over\" objects=%" PRIu64 " ms=%" PRIu64,
+                 objects, (uint64_t)((tarn_now_ns() - since) / TARN_NS_PER_MS));
+    return rc;
+}
+
 static int start_store(struct tarn_node *n)
 {
     const struct tarn_node_config *c = n->config;
+    int rc = c->state_dir ? open_keep(n) : 0;
+    if (rc)
+        return rc;
     struct tarn_store_options o = {
         .epoch = n->epoch,
+        .keep = n->keep,
+        .tick_base_ns = n->tick_base_ns,
         .node = n->id,
         .session_reserved_max = c->session_reserved_max,
         .gone = object_gone,
         .arg = n,
     };
-    int rc = tarn_eviction_parse(c->eviction, &o.eviction);
+    rc = tarn_eviction_parse(c->eviction, &o.eviction);
     if (!rc)
         rc = tarn_store_new(&o, &n->store);
     for (size_t i = 0; !rc && i < c->pools.n; i++) {
@@ -63,7 +151,7 @@ static int start_store(struct tarn_node *n)
         if (!rc)
             rc = tarn_store_add_pool(n->store, &pool);
     }
-    return rc;
+    return rc || !n->keep ? rc : take_over(n);
 }
 
 static uint32_t io_threads(void)
@@ -113,6 +201,12 @@ static const char *unix_path(const struct tarn_host *h)
     return node_of(h)->record.unix_path;
 }
 
+static int hazard_file(struct tarn_session *s, size_t bytes, int *fd_p)
+{
+    const struct tarn_node *n = node_of(s->all->host);
+    return n->keep ? tarn_keep_page_new(n->keep, s->pid, bytes, fd_p) : 0;
+}
+
 static int hazard_add(struct tarn_session *s, struct tarn_hazard_page *page)
 {
     return tarn_store_hazard_add(node_of(s->all->host)->store, page);
@@ -120,7 +214,10 @@ static int hazard_add(struct tarn_session *s, struct tarn_hazard_page *page)
 
 static void hazard_remove(struct tarn_session *s, struct tarn_hazard_page *page)
 {
-    tarn_store_hazard_remove(node_of(s->all->host)->store, page);
+    const struct tarn_node *n = node_of(s->all->host);
+    tarn_store_hazard_remove(n->store, page);
+    if (n->keep)
+        tarn_keep_page_end(n->keep, s->hazard_fd, s->quit);
 }
 
 static bool release(struct tarn_session *s, bool over)
@@ -150,6 +247,7 @@ static const struct tarn_host_ops host_ops = {
     .authenticate = tarn_node_authenticate,
     .greet = tarn_node_greet,
     .unix_path = unix_path,
+    .hazard_file = hazard_file,
     .hazard_add = hazard_add,
     .hazard_remove = hazard_remove,
     .release = release,
@@ -217,7 +315,9 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
         tarn_scrub_sweep_all(n->scrub);
     if (!tarn_presence_scrubs(n))
         return;
-    if (tarn_directory_thread_doubts(n->directory_thread)) {
+    bool doubts = tarn_directory_thread_doubts(n->directory_thread) || n->compare_all;
+    n->compare_all = false;
+    if (doubts) {
         tarn_scrub_sweep_all(n->scrub);
         tarn_scrub_check_all(n->scrub);
     }
@@ -280,6 +380,8 @@ static void tick(void *arg)
         redis_is_lost(n);
         return;
     }
+    if (n->keep && !tarn_keep_pages_tick(n->keep, remove_old_page, n))
+        tarn_store_writers_gone(n->store);
     tarn_store_tick(n->store);
     tarn_directory_thread_tick(n->directory_thread);
     if (n->beat_at_ns && tarn_now_ns() >= n->beat_at_ns)
@@ -393,6 +495,7 @@ static int start_all(struct tarn_node *n)
     if (!rc) {
         beat(n);
         tarn_scrub_sweep_all(n->scrub);
+        n->compare_all = n->taken_over;
     }
     return rc;
 }
@@ -439,6 +542,8 @@ void tarn_node_free(struct tarn_node *n)
     tarn_watch_free(n->heartbeat);
     tarn_watch_free(n->expiry);
     tarn_admin_stop(n->admin);
+    if (n->store)
+        tarn_store_freeze(n->store);
     tarn_host_end(&n->host);
     tarn_names_free(n);
     tarn_directory_thread_stop(n->directory_thread);
@@ -448,6 +553,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_directory_close(n->directory);
     tarn_populate_stop(n->populate);
     tarn_store_free(n->store);
+    tarn_keep_close(n->keep);
     tarn_loop_free(n->host.loop);
     tarn_private_redis_stop(n->redis);
     free(n);

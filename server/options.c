@@ -42,6 +42,12 @@ static const struct tarn_option options[] = {
              "the size; device, take it from this GPU: an index, or a uuid as nvidia-smi -L prints it; "
              "huge=1, take huge pages; slots, objects at most (by default one for 4 KiB); align, of tensors "
              "within the pool. Puts go to a GPU pool when they name it, or when the node has no other."},
+    TEXT_OPTION(
+        "state-dir", state_dir, NULL, "DIRECTORY",
+        "Keep the pools in files there, so that they outlive the process: a node that starts with the same "
+        "id and pools goes on with all that is intact, after a crash, too. SIGTERM keeps the objects then; "
+        "DRAIN takes them out. Of CPU pools without huge pages only. A directory in a tmpfs is as fast as "
+        "none. It does not outlive a boot of the machine (docs/warm-restart.md)."),
     TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
                 "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
                 "need an address they can reach here."),

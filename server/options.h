@@ -10,7 +10,7 @@
 
 struct tarn_node_config {
     char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *admin_secret, *unix_mode, *unix_group,
-        *transports, *http, *log_level, *rdma_devices;
+        *transports, *http, *log_level, *rdma_devices, *state_dir;
     char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off, *eviction;
     struct tarn_option_list pools;
     int64_t data_port, io_threads;

@@ -52,6 +52,12 @@ struct tarn_node {
     struct tarn_private_redis *redis;
     struct tarn_directory *directory;
     struct tarn_store *store;
+    struct tarn_keep *keep; /* the state directory; NULL: none */
+    bool taken_over;        /* it goes on with what the process before has left */
+    bool compare_all; /* publishes of the process before may have got no answer: compare with the directory */
+    bool pages_failed;
+    uint64_t tick_base_ns; /* with `keep` */
+    bool keeps;            /* it ends, and leaves its objects for the next start */
     struct tarn_populate *populate;
     struct tarn_directory_thread *directory_thread;
     struct tarn_scrub *scrub;
@@ -71,6 +77,7 @@ struct tarn_node {
     struct tarn_presence presence;
     uint32_t unsettled; /* pending commands that the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
+    uint64_t keep_until_ns; /* with `keeps`: commits under way are waited for; 0: puts in flight are */
     struct tarn_node_stats stats;
     void (*ready)(struct tarn_node *n);       /* called once, when a beat has confirmed the record */
     void (*drain)(struct tarn_node *n);       /* starts the drain */

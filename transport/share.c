@@ -17,10 +17,13 @@ static int map_file(const struct tarn_link *l, const char *what, int fd, uint64_
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || fstat(fd, &st) < 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no memfd: %m", l->node,
+    seals = seals < 0 ? 0 : seals; /* of files that are not in memory */
+    if (fstat(fd, &st) < 0)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no file: %m", l->node,
                          l->transport, what);
-    if (!(seals & F_SEAL_SHRINK))
+    /* A node's state directory has files, of its user alone: they keep their sizes (docs/security.md). */
+    bool kept = st.st_nlink > 0 && S_ISREG(st.st_mode) && !(st.st_mode & 077);
+    if (!(seals & F_SEAL_SHRINK) && !kept)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s is not sealed against shrinking", l->node,
                          l->transport, what);
     if ((uint64_t)st.st_size < bytes || bytes == 0)

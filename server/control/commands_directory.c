@@ -88,7 +88,8 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
 /*
  * A replace may have run without an answer. Then the directory does not name what the key had here before,
  * and whoever displaces the new copy does not learn of it: it must not be read from the moment on at which
- * this commit has ended.
+ * this commit has ended. It goes first: a process that is killed between the two must leave a commit under
+ * way.
  */
 static void free_older(struct tarn_node *n, const struct tarn_key *key)
 {
@@ -104,11 +105,11 @@ static void free_older(struct tarn_node *n, const struct tarn_key *key)
  */
 static void end_abandoned(struct tarn_node *n, const struct commit_item *item, bool untried)
 {
+    if (item->replaces && !untried)
+        free_older(n, &item->key);
     struct tarn_committed c = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, 0);
     if (c.replaced)
         tarn_directory_thread_withdraw(n->directory_thread, &item->key, &c.old, 0, NULL);
-    if (item->replaces && !untried)
-        free_older(n, &item->key);
 }
 
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
@@ -145,6 +146,8 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         answer_again(k, item, p, why, out);
         return;
     }
+    if (p->status && item->replaces && p->in_doubt)
+        free_older(n, &p->key);
     end_commit(n, item, p, p->status == 0);
     if (p->status == 0) {
         n->stats.committed++;
@@ -152,8 +155,6 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         return;
     }
     n->stats.commit_failed++;
-    if (item->replaces && p->in_doubt)
-        free_older(n, &p->key);
     /* It may have got through all the same. An abandoned one is looked at when its result is there. */
     if (p->status != TARN_E_EXISTS && !k->pending.abandoned)
         withdraw_later(n, p);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "server/directory/recheck.h"
 #include "server/directory/scrub.h"
+#include "server/store/keep.h"
 
 #define AT "presence"
 #define PAGE 8
@@ -287,6 +288,28 @@ void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b)
     memcpy(b->known, p->known, sizeof(b->known));
 }
 
+/* --- the state directory ------------------------------------------------------------------------ */
+
+_Static_assert(sizeof(struct tarn_presence) <= TARN_KEEP_PRESENCE, "a presence fits");
+
+static void keep(const struct tarn_node *n)
+{
+    if (n->keep)
+        tarn_keep_set_presence(n->keep, &n->presence, sizeof(n->presence));
+}
+
+/* What it was about to do begins anew. */
+bool tarn_presence_take_over(struct tarn_node *n)
+{
+    struct tarn_presence *p = &n->presence;
+    if (!tarn_keep_presence(n->keep, p, sizeof(*p)))
+        return false;
+    p->claimed = (struct tarn_directory_state){0};
+    p->begun = p->listed = p->missed = p->conflict = p->evicts = false;
+    p->listed_ms = p->rounds = p->given_up = p->freed = 0;
+    return true;
+}
+
 void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
 {
     struct tarn_presence *p = &n->presence;
@@ -297,6 +320,7 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
     p->last_ms = p->beat_ms = b->state.now_ms;
     p->nodes = b->state.nodes + 1;
     p->last_ns = tarn_now_ns();
+    keep(n);
 }
 
 bool tarn_presence_rechecked(const struct tarn_node *n)
@@ -332,7 +356,7 @@ static void conflict_is_over(struct tarn_node *n)
     n->presence.conflict = false;
 }
 
-bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns)
+static bool beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns)
 {
     warn_of_eviction(n, b);
     conflict_is_over(n);
@@ -344,4 +368,11 @@ bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64
         record_gone(n, &b->state, sent_ns);
     n->presence.beat_ms = b->state.now_ms;
     return b->other || b->gone || record_there(n, &b->state, sent_ns);
+}
+
+bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns)
+{
+    bool again = beaten(n, b, sent_ns);
+    keep(n); /* before the next beat says it */
+    return again;
 }

@@ -56,6 +56,9 @@
 void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b);
 /* The first beat, which made the record. */
 void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b);
+/* Goes on with the presence that a state directory has. False: it has none, and the node must hold nothing.
+ */
+bool tarn_presence_take_over(struct tarn_node *n);
 /* A beat was answered, and no other node has the id. True: beat again at once. */
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns);
 /* Other nodes have the directory, with another heartbeat; `cause` says so. */

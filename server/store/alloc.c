@@ -291,6 +291,38 @@ uint64_t tarn_extent_new(struct tarn_alloc *a, uint64_t bytes, uint32_t owner, u
     return a->nodes[i].at << a->shift;
 }
 
+/* The hole above the last extent taken. `above` NONE: that one ended the pool. */
+static uint32_t hole_at_the_top(const struct tarn_alloc *a, uint32_t last)
+{
+    return last == NONE ? LOWEST : a->nodes[last].above;
+}
+
+bool tarn_extent_take(struct tarn_alloc *a, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *top_p,
+                      uint32_t *handle_p)
+{
+    uint64_t units = units_of(a, bytes), at = offset >> a->shift;
+    uint32_t i = hole_at_the_top(a, *top_p);
+    if (i == NONE || offset != at << a->shift || units > a->units || at < a->nodes[i].at ||
+        at > a->units - units)
+        return false;
+    if (at > a->nodes[i].at) { /* what lies between stays a hole */
+        uint32_t low = cut(a, i, at - a->nodes[i].at, false);
+        if (low == NONE)
+            return false;
+        hole_link(a, low);
+        i = a->nodes[low].above;
+    }
+    i = cut(a, i, units, false);
+    if (i == NONE)
+        return false;
+    a->nodes[i].owner = owner;
+    a->used += units;
+    a->extents++;
+    band_of(a, &a->nodes[i])->extents++;
+    *top_p = *handle_p = i;
+    return true;
+}
+
 static bool is_hole(const struct tarn_alloc *a, uint32_t i)
 {
     return i != NONE && a->nodes[i].owner == NONE;

@@ -7,6 +7,7 @@
 #ifndef TARN_SERVER_ALLOC_H
 #define TARN_SERVER_ALLOC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct tarn_alloc;
@@ -23,6 +24,13 @@ void tarn_alloc_free(struct tarn_alloc *a);
  * large enough. *handle_p is what the extent is freed by. `owner` is the caller's tag (a slot).
  */
 uint64_t tarn_extent_new(struct tarn_alloc *a, uint64_t bytes, uint32_t owner, uint32_t *handle_p);
+/*
+ * For a pool taken over: takes the range of an extent that lies there already. Ranges come in the order of
+ * their offsets. *top_p is UINT32_MAX at the first, and then left alone. False: not a range of its own, or
+ * out of memory.
+ */
+bool tarn_extent_take(struct tarn_alloc *a, uint64_t offset, uint64_t bytes, uint32_t owner, uint32_t *top_p,
+                      uint32_t *handle_p);
 void tarn_extent_free(struct tarn_alloc *a, uint32_t handle);
 
 /* The size that such a request takes, rounding included. */

@@ -96,6 +96,7 @@ static void retire(struct tarn_store *s, struct object *o, bool evicted)
 {
     struct pool *p = &s->pools[o->pool];
     tarn_evict_remove(p->evict, o->slot, evicted, tarn_store_now(s));
+    store_kept_limbo(s, o);
     _Atomic uint64_t *gen = &p->memory->gen[o->slot];
     uint64_t g = atomic_load(gen);
     atomic_store(gen, tarn_gen_readable(g) ? g + 1 : g + 2);
@@ -113,6 +114,7 @@ static bool is_worn_out(const struct pool *p, uint32_t slot)
 static void free_retired(struct pool *p, struct object *o)
 {
     struct slot *t = &p->slots[o->slot];
+    store_kept_free(p->store, o);
     DL_DELETE2(p->limbo, o, listed.prev, listed.next);
     p->limbos--;
     tarn_extent_free(p->alloc, o->handle);
@@ -253,6 +255,7 @@ void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
     if (!o->pinned_until_ns != !until_ns)
         tarn_evict_pin(s->pools[o->pool].evict, o->slot, until_ns != 0, tarn_store_now(s));
     o->pinned_until_ns = until_ns;
+    store_kept_live(s, o);
     store_schedule(s, o);
 }
 

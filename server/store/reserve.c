@@ -105,6 +105,10 @@ static bool place(struct tarn_store *s, struct pool *p, struct object *o, bool e
     if (!store_has_slot(p) && !(evict && store_make_slot(s, p)))
         return false;
     uint32_t slot = slot_take(s, p);
+    if (store_kept_room(s, p->index, slot, o->key_bytes)) {
+        slot_give_back(p, slot);
+        return false;
+    }
     uint64_t offset;
     bool found = take_extent(p, o, slot, &offset);
     if (!found && p->limbo) {
@@ -313,6 +317,7 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
     struct slot *t = &p->slots[o->slot];
     atomic_store(&t->session, r->session);
     store_touch(s, o);
+    store_kept_reserved(s, o);
     p->reserved++;
     p->reserved_bytes += tarn_extent_round(p->alloc, o->tensor.bytes);
     *g = (struct tarn_grant){o->pool, o->slot, atomic_load(&t->offset),
@@ -395,6 +400,7 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
     o->born_ms = tarn_unix_ms();
     o->expires_ns = o->ttl_ms ? tarn_deadline(o->ttl_ms) : 0;
     store_touch(s, o);
+    store_kept_publishing(s, o, gen + 1);
     atomic_store(store_gen(s, pool, slot), gen + 1);
     fill_publish(s, o, p);
     return 0;
@@ -416,6 +422,7 @@ static void go_live(struct tarn_store *s, struct object *o, struct tarn_committe
     index_add(&s->index, o);
     s->pools[o->pool].live++;
     o->state = OBJECT_LIVE;
+    store_kept_live(s, o);
     tarn_evict_add(s->pools[o->pool].evict, o->slot, o->hash, o->pinned_until_ns != 0, tarn_store_now(s));
     store_schedule(s, o);
 }
@@ -425,10 +432,12 @@ static void end_again(struct tarn_store *s, struct object *o, uint64_t born_ms, 
 {
     o->committer = 0;
     c->live = born_ms != 0;
-    if (c->live)
+    if (c->live) {
         o->born_ms = born_ms;
-    else
+        store_kept_live(s, o);
+    } else {
         replace(s, o, c);
+    }
 }
 
 struct tarn_committed tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "server/store/keep.h"
 #include "server/store/lazy.h"
 #include "server/store/pool.h"
 #include "server/store/store_impl.h"
@@ -37,10 +38,10 @@ int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p)
     s->o = *o;
     memcpy(s->node, o->node, strlen(o->node));
     s->o.node = s->node;
-    s->tick_base_ns = tarn_now_ns();
+    s->tick_base_ns = o->keep ? o->tick_base_ns : tarn_now_ns();
     s->index.seed = tarn_random64();
     s->hazard_reading = 1;
-    s->wheel.at = s->tick_base_ns / WHEEL_NS;
+    s->wheel.at = tarn_now_ns() / WHEEL_NS;
     *s_p = s;
     return 0;
 }
@@ -87,12 +88,14 @@ static int check_pool_options(const struct tarn_store *s, const struct tarn_pool
                          SLOTS_MAX);
     if (o->device[0]) /* what is free there is found out by taking it */
         return 0;
+    if (s->o.keep && tarn_keep_found(s->o.keep)) /* its memory is there */
+        return 0;
     if (o->huge)
         return tarn_pool_check_huge("", o->name, o->bytes);
     return tarn_pool_check_memory("", o->name, s->promised_bytes + o->bytes);
 }
 
-static uint32_t slots_of(const struct tarn_pool_options *o)
+uint32_t tarn_pool_slots(const struct tarn_pool_options *o)
 {
     if (o->slots)
         return o->slots;
@@ -109,9 +112,13 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
     struct pool *p = &s->pools[s->npools];
     *p = (struct pool){.store = s, .index = s->npools, .memory = &s->memory[s->npools]};
     memcpy(p->name, o->name, sizeof(p->name));
-    rc = tarn_pool_create(p->name, o->bytes, slots_of(o), o->huge, o->device, p->memory);
-    if (rc != 0)
+    rc = s->o.keep ? tarn_keep_pool_open(s->o.keep, p->index, p->name, p->memory)
+                   : tarn_pool_create(p->name, o->bytes, tarn_pool_slots(o), o->huge, o->device, p->memory);
+    if (rc != 0) {
+        if (s->o.keep)
+            tarn_pool_destroy(p->memory);
         return rc;
+    }
     p->memory->name = p->name;
     p->slots = tarn_lazy_new(p->memory->nslots * sizeof(struct slot));
     rc = p->slots

@@ -25,6 +25,7 @@
 #include "transport/node_half.h"
 
 struct tarn_store;
+struct tarn_keep;
 
 /* Why an object left the store. */
 enum tarn_left {
@@ -39,6 +40,8 @@ struct tarn_store_options {
     uint64_t epoch;   /* its low half must not be 0: INVALID */
     const char *node; /* id, for locations */
     enum tarn_eviction eviction;
+    struct tarn_keep *keep; /* the state directory (keep.h), with the pools that will be added; NULL: none */
+    uint64_t tick_base_ns;  /* with `keep`: when tick 0 was */
     uint64_t session_reserved_max; /* bytes that a session with several reservations may hold; 0: no limit */
     /* An object left the store. */
     void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
@@ -54,6 +57,9 @@ struct tarn_pool_options {
     bool huge;       /* MFD_HUGETLB */
     char device[48]; /* of a GPU pool: its index, or its uuid as nvidia-smi -L prints it; "": a CPU pool */
 };
+
+/* How many slots such a pool has. */
+uint32_t tarn_pool_slots(const struct tarn_pool_options *o);
 
 int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p);
 /* Frees all memory; transports must have stopped. */
@@ -188,6 +194,15 @@ void tarn_store_retire_all(struct tarn_store *s);
 /* Hazard pages of sessions. A page must stay mapped until it is removed. */
 int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page);
 void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_page *page);
+
+/* With a state directory that has a state, behind the last pool: takes over what is intact. CONFIG: the state
+ * contradicts itself; NO_MEMORY. */
+int tarn_store_take_over(struct tarn_store *s);
+/* From now on the state stays as it is: the end of sessions, at the node's own end, does not end their
+ * processes. */
+void tarn_store_freeze(struct tarn_store *s);
+/* All processes have exited that had pools mapped before the start. */
+void tarn_store_writers_gone(struct tarn_store *s);
 
 /* Every 100 ms: limbo, expiry, ages. */
 void tarn_store_tick(struct tarn_store *s);

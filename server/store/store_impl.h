@@ -8,6 +8,7 @@
  *   reclaim.c how slots and extents come free: limbo, hazards, expiry
  *   room.c    eviction
  *   guard.c   what transports call from their threads
+ *   kept.c    what outlives the process
  *
  * Threads: guard functions use the atomic members of struct slot and the shared gen and touch arrays.
  * Everything else belongs to the control thread. There is no lock.
@@ -61,6 +62,7 @@ struct object {
     uint16_t key_bytes;
     uint8_t state; /* enum object_state */
     bool absent, displaced, is_timed;
+    bool held; /* LIMBO, taken over: a process that was there before the start may write to it */
     char key[];
 };
 
@@ -127,6 +129,7 @@ struct tarn_store {
     uint32_t npages, pages_room;
     uint32_t hazard_reading; /* number of the last reading of all pages; never 0 */
     struct wheel wheel;
+    bool held; /* some objects in limbo are */
 };
 
 static inline _Atomic uint64_t *store_gen(const struct tarn_store *s, uint32_t pool, uint32_t slot)
@@ -181,6 +184,21 @@ void store_schedule(struct tarn_store *s, struct object *o);
 bool store_run_timed(struct tarn_store *s, uint64_t max);
 bool store_is_expired(const struct object *o);
 void store_expire(struct tarn_store *s, struct object *o);
+
+/* --- kept.c (all do nothing without a state directory) ------------------------------------------- */
+
+/* Before a slot is used for an object with such a key. */
+int store_kept_room(const struct tarn_store *s, uint32_t pool, uint32_t slot, size_t key_bytes);
+/* Before the reservation is answered. */
+void store_kept_reserved(const struct tarn_store *s, const struct object *o);
+/* Before the slot has that gen. */
+void store_kept_publishing(const struct tarn_store *s, const struct object *o, uint64_t gen);
+/* When it is LIVE, and what the key had here is not any more; or when its times have changed. */
+void store_kept_live(const struct tarn_store *s, const struct object *o);
+/* Before the gen changes. */
+void store_kept_limbo(const struct tarn_store *s, const struct object *o);
+/* Before slot and extent are free. */
+void store_kept_free(const struct tarn_store *s, const struct object *o);
 
 /* --- room.c ------------------------------------------------------------------------------------- */
 

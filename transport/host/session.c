@@ -30,6 +30,7 @@ int tarn_sessions_new(struct tarn_host *h, void (*drop)(const struct tarn_sessio
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "sessions: out of memory");
     s->host = h;
+    s->terms = tarn_now_ns(); /* more than any that a host of this name has told before a restart */
     s->drop = drop;
     *s_p = s;
     return 0;
@@ -244,22 +245,33 @@ void tarn_session_quit(struct tarn_session *s)
 /* --- attaching ---------------------------------------------------------------------------------- */
 
 /* The size is sealed, so that no client can take pages away under the node. */
-static int make_page(struct tarn_session *s)
+static int make_page_file(struct tarn_session *s, size_t bytes)
 {
-    size_t bytes = sizeof(*s->page);
+    int rc = s->all->host->ops->hazard_file ? s->all->host->ops->hazard_file(s, bytes, &s->hazard_fd) : 0;
+    if (rc || s->hazard_fd >= 0)
+        return rc;
     int fd = memfd_create("tarn-hazards", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
-        int rc = tarn_fail(TARN_E_SYSTEM, "hazard page: %m: allow the node more open files");
+        rc = tarn_fail(TARN_E_SYSTEM, "hazard page: %m: allow the node more open files");
         if (fd >= 0)
             close(fd);
         return rc;
     }
     s->hazard_fd = fd;
-    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return 0;
+}
+
+static int make_page(struct tarn_session *s)
+{
+    size_t bytes = sizeof(*s->page);
+    int rc = make_page_file(s, bytes);
+    if (rc)
+        return rc;
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->hazard_fd, 0);
     if (page == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "hazard page: mmap: %m");
-    int rc = s->all->host->ops->hazard_add(s, page);
+    rc = s->all->host->ops->hazard_add(s, page);
     if (rc)
         munmap(page, bytes);
     else
