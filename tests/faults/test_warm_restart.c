@@ -4,8 +4,8 @@
  * view, and is started again. Nobody may read a byte of another object, and no value older than one whose put
  * has returned 0.
  *
- * TARN_KILLS   how many kills (6)
- * TARN_SEED    of their moments; without it another one at each run, which the test prints
+ * RESTART_KILLS  how many kills (6)
+ * RESTART_SEED   of their moments; without it another one at each run, which the test prints
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -193,7 +193,7 @@ static void kill_and_start(struct world *w, const char *const *args, int kills, 
 static void nobody_reads_old_or_foreign_bytes(void **state)
 {
     struct world *w = *state;
-    const char *kills = getenv("TARN_KILLS"), *given = getenv("TARN_SEED");
+    const char *kills = getenv("RESTART_KILLS"), *given = getenv("RESTART_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)tarn_random64();
     const char *const args[] = {"--pool",
                                 "cpu0:bytes=2M",
@@ -206,7 +206,7 @@ static void nobody_reads_old_or_foreign_bytes(void **state)
                                 NULL};
     struct load *l = calloc(1, sizeof(*l));
     struct worker workers[WRITERS + READERS];
-    print_message("TARN_SEED=%u\n", seed);
+    print_message("RESTART_SEED=%u\n", seed);
     l->w = w;
     start_workers(l, workers, seed);
     kill_and_start(w, args, kills ? atoi(kills) : 6, &seed);
