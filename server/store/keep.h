@@ -38,7 +38,8 @@
 #include <sys/types.h>
 
 #include "base/log.h"
-#include "server/store/store.h"
+#include "metadata/directory.h"
+#include "transport/node_half.h"
 
 struct tarn_keep;
 

@@ -65,6 +65,7 @@ void store_kept_free(const struct tarn_store *s, const struct object *o)
 struct found {
     const struct tarn_kept *r;
     const char *key;
+    uint64_t offset;
     uint32_t slot;
     enum tarn_kept_state state;
     bool whole;
@@ -79,7 +80,7 @@ struct takeover {
 
 static int by_offset(const void *a, const void *b)
 {
-    uint64_t x = ((const struct found *)a)->r->offset, y = ((const struct found *)b)->r->offset;
+    uint64_t x = ((const struct found *)a)->offset, y = ((const struct found *)b)->offset;
     return x < y ? -1 : x > y;
 }
 
@@ -93,6 +94,7 @@ static bool read_record(const struct takeover *t, uint32_t slot, struct found *f
     uint64_t gen = atomic_load(store_gen(t->s, t->p->index, slot));
     f->slot = slot;
     f->state = tarn_keep_read(t->s->o.keep, t->p->index, slot, &f->r, &f->key);
+    f->offset = f->r->offset;
     f->whole = f->state != TARN_KEPT_VOID;
     if (!f->whole && tarn_gen_readable(gen) && f->r->gen == gen)
         f->state = TARN_KEPT_LIMBO;

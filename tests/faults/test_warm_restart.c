@@ -176,16 +176,22 @@ static void start_workers(struct load *l, struct worker *all, unsigned seed)
     }
 }
 
+static void pause_for(uint64_t ms)
+{
+    for (uint64_t until = harness_now_ms() + ms; harness_now_ms() < until;)
+        harness_pause();
+}
+
 /* Half of the pauses are so short that the node dies while it starts or comes back. */
 static void kill_and_start(struct world *w, const char *const *args, int kills, unsigned *seed)
 {
     struct harness_node *node = harness_node_startv(w->h, "kept", w->redis, args);
     for (int i = 0; i < kills; i++) {
         unsigned ms = (unsigned)rand_r(seed) % (rand_r(seed) % 2 ? 60 : 1200);
-        usleep(ms * 1000);
+        pause_for(ms);
         harness_kill(node->process);
         if (rand_r(seed) % 8 == 0) /* until its record has expired */
-            usleep(1000 * 1000);
+            pause_for(1000);
         node = harness_node_startv(w->h, "kept", w->redis, args);
     }
 }
