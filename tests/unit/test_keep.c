@@ -233,10 +233,20 @@ static void add_page(void *arg, void *page)
     assert_int_equal(tarn_store_hazard_add(k->s, page), 0);
 }
 
-/* This process has the page, so it lives: an object in a view keeps its extent, and its bytes. */
-static void views_outlive_the_node(void **state)
+/* The process was killed while it wrote the record of slot 0 anew. */
+static void tear(const struct kept *k)
 {
-    struct kept *k = *state;
+    char path[96];
+    const uint64_t none = 0;
+    snprintf(path, sizeof(path), "%s/0.records", k->dir);
+    int fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, &none, sizeof(none), 0), sizeof(none));
+    close(fd);
+}
+
+/* This process has the page, so it lives: an object in a view keeps its extent, and its bytes. */
+static void keeps_the_view(struct kept *k, bool torn)
+{
     int fd;
     put_filled(k, "v", 7, MIB);
     assert_int_equal(tarn_keep_page_new(k->keep, getpid(), sizeof(struct tarn_hazard_page), &fd), 0);
@@ -245,6 +255,8 @@ static void views_outlive_the_node(void **state)
     atomic_store(&page->entry[0], 1); /* pool 0, slot 0 */
     atomic_store(&page->used, 1);
     crash(k);
+    if (torn)
+        tear(k);
     assert_int_equal(open_keep(k), 0);
     open_store(k);
     assert_int_equal(tarn_keep_pages(k->keep, sizeof(*page), add_page, k), 0);
@@ -257,6 +269,16 @@ static void views_outlive_the_node(void **state)
     assert_int_equal(tarn_store_reserve(k->s, &r, &g), 0);
     munmap(page, sizeof(*page));
     close(fd);
+}
+
+static void views_outlive_the_node(void **state)
+{
+    keeps_the_view(*state, false);
+}
+
+static void views_outlive_a_record_that_is_not_whole(void **state)
+{
+    keeps_the_view(*state, true);
 }
 
 /* --- damage --------------------------------------------------------------------------------------- */
@@ -410,6 +432,7 @@ int main(void)
         KEPT(removed_and_replaced_objects_do_not_come_back),
         KEPT(reserved_extents_wait_for_their_writers),
         KEPT(views_outlive_the_node),
+        KEPT(views_outlive_a_record_that_is_not_whole),
         KEPT(a_damaged_record_is_void),
         KEPT(a_record_of_another_generation_is_void),
         KEPT(a_damaged_or_foreign_state_is_empty),
