@@ -21,8 +21,9 @@ static int map_file(const struct tarn_link *l, const char *what, int fd, uint64_
     if (fstat(fd, &st) < 0)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no file: %m", l->node,
                          l->transport, what);
-    /* A node's state directory has files, of its user alone: they keep their sizes (docs/security.md). */
-    bool kept = st.st_nlink > 0 && S_ISREG(st.st_mode) && !(st.st_mode & 077);
+    /* A state directory has files, which cannot be sealed: only of who could end this process anyway. */
+    bool kept = st.st_nlink > 0 && S_ISREG(st.st_mode) && !(st.st_mode & 077) &&
+                (st.st_uid == geteuid() || st.st_uid == 0);
     if (!(seals & F_SEAL_SHRINK) && !kept)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s is not sealed against shrinking", l->node,
                          l->transport, what);

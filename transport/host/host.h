@@ -39,10 +39,10 @@ struct tarn_host_ops {
     void (*greet)(struct tarn_conn *c);
     /* Where an administrator has to go, for a refusal. */
     const char *(*unix_path)(const struct tarn_host *h);
-    /* A session's hazard page is to be looked at from now on, or no more. */
     /* A file for a session's hazard page, which outlives the host. NULL, or *fd_p stays -1: the page is
      * anonymous. */
     int (*hazard_file)(struct tarn_session *s, size_t bytes, int *fd_p);
+    /* A session's hazard page is to be looked at from now on, or no more. */
     int (*hazard_add)(struct tarn_session *s, struct tarn_hazard_page *page);
     void (*hazard_remove)(struct tarn_session *s, struct tarn_hazard_page *page);
     /* Nothing is written for the session any more; over: it is gone. Takes its reservations back. True: it
