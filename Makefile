@@ -295,7 +295,7 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # These measure times, of which a sanitizer's build says nothing.
-not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed) tests/integration/test_bench_peer.sh tests/integration/test_bench_put.sh
+not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance sentinel tcpx_speed) tests/integration/test_bench_peer.sh tests/integration/test_bench_put.sh
 # ThreadSanitizer delivers page faults too late for the handlers of the first. The second looks at memory while it is
 # written. In the third, two processes take turns by a counter in shared memory: the sanitizer reports that as a race.
 ifneq ($(findstring thread,$(SANITIZE)),)
