@@ -233,6 +233,9 @@ static int find_state(struct tarn_keep *k, const struct tarn_logger *log, uint64
 int tarn_keep_open(const char *dir, const struct tarn_keep_owner *owner, const struct tarn_logger *log,
                    uint64_t *epoch_p, uint64_t *tick_base_ns_p, struct tarn_keep **k_p)
 {
+    if (strlen(dir) >= sizeof(((struct tarn_keep *)0)->path))
+        return tarn_fail(TARN_E_CONFIG, "--state-dir: a path of %zu bytes: at most %zu are possible",
+                         strlen(dir), sizeof(((struct tarn_keep *)0)->path) - 1);
     struct tarn_keep *k = calloc(1, sizeof(*k));
     if (!k)
         return tarn_fail(TARN_E_NO_MEMORY, "--state-dir: out of memory");

@@ -393,6 +393,23 @@ static void a_directory_is_one_nodes_own(void **state)
     chmod(k->dir, 0700);
 }
 
+static void a_long_path_is_refused(void **state)
+{
+    const struct kept *k = *state;
+    char path[256];
+    uint64_t epoch = 1, base = 0;
+    struct tarn_keep *keep = NULL;
+    const struct tarn_logger quiet = {0};
+    snprintf(path, sizeof(path), "%s/", k->dir);
+    size_t n = strlen(path);
+    memset(path + n, 'x', sizeof(path) - n - 1);
+    path[sizeof(path) - 1] = 0;
+    assert_int_equal(tarn_keep_open(path, &k->owner, &quiet, &epoch, &base, &keep), TARN_E_CONFIG);
+    assert_non_null(strstr(tarn_last_error(), "255 bytes: at most 199"));
+    path[200] = 0;
+    assert_int_equal(tarn_keep_open(path, &k->owner, &quiet, &epoch, &base, &keep), TARN_E_CONFIG);
+}
+
 static void a_full_file_system_is_an_error(void **state)
 {
     struct kept *k = *state;
@@ -439,6 +456,7 @@ int main(void)
         KEPT(files_of_other_sizes_are_no_state),
         KEPT(other_settings_begin_an_empty_state),
         KEPT(a_directory_is_one_nodes_own),
+        KEPT(a_long_path_is_refused),
         KEPT(a_full_file_system_is_an_error),
         KEPT(presence_is_the_last_whole_one),
     };
