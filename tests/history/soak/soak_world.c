@@ -52,8 +52,17 @@ struct soak_world {
 
 /* --- processes ---------------------------------------------------------------------------------- */
 
+/* Nodes with odd numbers keep their CPU pools in files, and find them again when they are restarted. */
+static const char *state_of_node(struct soak_world *w, const struct soak_node *n)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.state", n->id);
+    return (n - w->nodes) % 2 && !soak_is_gpu(w->o.transport) ? harness_path(w->h, name) : NULL;
+}
+
 static void start_node(struct soak_world *w, struct soak_node *n)
 {
+    const char *state = state_of_node(w, n);
     char url[64], data_port[8], heartbeat[16], pool[48] = "cpu0:bytes=4M";
     const char *argv[] = {"tarnd",
                           "--id",
@@ -72,6 +81,8 @@ static void start_node(struct soak_world *w, struct soak_node *n)
                           heartbeat,
                           "--when-cut-off",
                           w->o.refuses ? "refuse" : "serve",
+                          state ? "--state-dir" : NULL,
+                          state,
                           NULL};
     char name[32];
     snprintf(name, sizeof name, "%s.sock", n->id);
