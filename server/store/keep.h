@@ -7,11 +7,14 @@
  * rules for nodes that were away (docs/consistency.md) say what it may trust, and no rule is new.
  *
  * Files
- *   lock       held (flock) while a node runs
- *   node       what the state belongs to, with a checksum; made last, removed first: without it there is no
- * state presence   two places, used in turn, each with a checksum N.arena N.gen N.touch    the memory of pool
- * N N.records  a record for each slot that was used (struct tarn_kept); its size tells how many N.keys keys
- * that are too long for a record page-...   hazard pages; the name says which process has it
+ * - lock: held (flock) while a node runs.
+ * - node: what the state belongs to, with a checksum. It is made last and removed first: without it there is
+ *   no state.
+ * - presence: two places, used in turn, each with a checksum.
+ * - N.arena, N.gen, N.touch: the memory of pool N.
+ * - N.records: a record for each slot that was used (struct tarn_kept); the file's size tells how many.
+ * - N.keys: keys that are too long for a record.
+ * - page-...: hazard pages; the name says which process has it.
  *
  * Rules
  *  1. A record is LIVE only while the slot's gen is the record's, and only after all bytes are in place. A
